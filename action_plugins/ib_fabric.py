@@ -46,7 +46,7 @@ class ActionModule(FleetAction):
         # A run of the fabric by its name has a verdict in any case.
         by_name = by_hand or suite.FABRIC in (variables.get("ansible_run_tags") or [])
         judge = bool(due.hosts) or due.last or len(due.wrong) == len(set(asked)) or by_name
-        result = {"asked": asked, "values": values, "hosts": list(due.hosts), "known": list(due.known)}
+        result = {"asked": asked, "values": values, "hosts": list(due.hosts)}
         result.update(last=due.last, wrong=dict(due.wrong), judge=bool(asked) and judge)
         return {"changed": False, **result}
 

@@ -215,6 +215,4 @@ def _interrupted(
 def _entry(planned: plan.NodePlan, item: plan.Item, now: float, run: str) -> Entry:
     """Return the log's entry on the verdict of one accusation."""
     action, result = _NOTHING_DONE.get(item.verdict, ("refused", "held") if planned.refused else ("asked", "done"))
-    of, why = item.finding, planned.refused or item.why
-    done: Values = {"at": now, "run": run, "action": action, "outcome": result, "why": why}
-    return Entry(host=planned.name, boot_id=planned.boot_id, check=of.check, subject=of.subject, finding=of.id, **done)
+    return planned.entry(run, action, result, planned.refused or item.why, item, at=now)

@@ -78,7 +78,6 @@ class _MeasureRun:
         self._values = _intents(arguments.inventory, arguments.limit, self._manifest)
         given = arguments.budget
         self._budget = float(_common_value(self._values, "busbar_measure_budget") if given is None else given)
-        self._max_age = float(max(values["busbar_baseline_max_age_days"] for values in self._values.values()))
         path = str(_common_value(self._values, "nccl_benchmark_results_path"))
         if not path:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are stored there; set it")
@@ -139,7 +138,7 @@ class _MeasureRun:
         lines = [
             f"budget of {name}: {left:g} of {self._budget:g} node-minutes are left",
             "no scheduler is queried: only what runs on a node at that moment, and the node's lock, keep it from jobs",
-            *measure.plan_lines(found, now, self._max_age, check_mode),
+            *measure.plan_lines(found, check_mode),
         ]
         if not self._arguments.verbose:
             blocks = [screen.wrapped(line, terminal.WIDTH, 0, screen.LINES) for line in lines]

@@ -17,7 +17,7 @@ from dataclasses import fields, is_dataclass
 from re import Pattern
 from typing import Any, TypeVar
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 from .plain_data import Plain, PlainView
@@ -336,6 +336,8 @@ def _built(hint: Any, value: Any) -> Any:
         return items if origin is list else tuple(items)
     if origin in (dict, Mapping):
         return {int(key) if of[0] is int else key: _built(of[1], item) for key, item in value.items()}
+    if hint is Finding:
+        return from_dict(value)
     return build(hint, value) if _is_class(hint) else value
 
 

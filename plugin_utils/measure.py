@@ -166,7 +166,7 @@ def _teams(scope: str, members: Sequence[Node]) -> list[Sequence[Node]]:
     return [members] if len(members) > 1 else []
 
 
-def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
+def plan_lines(found: Plan, check_mode: bool) -> list[str]:
     """Return lines for people: nodes to be measured, their cost, and the remaining nodes, why and since when."""
     lines = []
     verb = "would be measured" if check_mode else "to be measured"
@@ -177,22 +177,21 @@ def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -
     for what, units in kinds.items():
         those = [node for unit in units for node in unit.nodes]
         hosts, cost = nodeset.brief([node.host for node in those], ROOM), sum(unit.cost for unit in units)
-        lines.append(f"{verb}: {hosts}, {what}; {_ages(those, now, max_age_days)}; about {cost:g} node-minutes")
+        lines.append(f"{verb}: {hosts}, {what}; {_ages(those)}; about {cost:g} node-minutes")
     for why, names in nodeset.grouped((one.why, one.host) for one in found.left).items():
         waiting = [one for one in found.left if one.why == why]
         hosts = nodeset.brief(names, ROOM)
-        lines.append(f"left for another run: {hosts}: {why}; {_ages(waiting, now, max_age_days)}")
+        lines.append(f"left for another run: {hosts}: {why}; {_ages(waiting)}")
     return lines
 
 
-def _ages(those: Sequence[Node], now: float, max_age_days: float) -> str:
+def _ages(those: Sequence[Node]) -> str:
+    """Return when the one that was measured longest ago was."""
     known = [one.last for one in those if one.last is not None]
     if len(known) < len(those):
         return f"{len(those) - len(known)} of {len(those)} never measured" if known else "never measured"
-    last = min(known)
-    old = f", more than {max_age_days:g} days ago" if (now - last) / DAY > max_age_days else ""
     oldest = "last" if len(those) == 1 else "the oldest"
-    return f"{oldest} measured {time.strftime('%Y-%m-%d', time.localtime(last))}{old}"
+    return f"{oldest} measured {time.strftime('%Y-%m-%d', time.localtime(min(known)))}"
 
 
 def uses_slurm(values: Mapping[str, object]) -> bool:

@@ -18,9 +18,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import der
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, roots
 
 from . import host_variables, result_schema
+from .campaign.engine import Call, roots
 from .plain_data import PlainView
 
 # RDMA MTU where the inventory names none.

@@ -8,7 +8,7 @@ Their data comes from nodes: it is typed and sized before use.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 from . import codec, results_folder
-from .plain_data import PlainView
+from .plain_data import Plain, PlainView
 
 Record = TypeVar("Record")
 
@@ -38,6 +38,10 @@ class RecordFile(Generic[Record]):
     def folder(self, results: str | Path) -> Path:
         """Return the directory of the records below ``nccl_benchmark_results_path``."""
         return Path(results) / self.kind
+
+    def to_dict(self, record: Record) -> Plain:
+        """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
+        return {"format": self.format, **plain(record)}
 
     def from_dict(self, data: object) -> Record:
         """Return the record of plain data. Raises ParseError that names the place and what is wrong there."""
@@ -95,6 +99,17 @@ class RecordFile(Generic[Record]):
         return new
 
 
+def builder(kind: type[Record], schema: codec.Record, optional: Collection[str] = ()) -> Callable[[Any], Record]:
+    """Return ``RecordFile.build`` of a dataclass. schema: of its fields.   optional: those that older files lack."""
+    file = codec.Record({"format": codec.whole(1, 1), **schema.keys}, optional)
+
+    def build(data: Any) -> Record:
+        file(data)
+        return codec.build(kind, {name: value for name, value in data.items() if name != "format"})
+
+    return build
+
+
 def shortened(text: str) -> str:
     """Return the text no longer than a record takes it, and without commands to a terminal."""
     return printable(text[: codec.LINE])[: codec.LINE]
@@ -106,6 +121,8 @@ def plain(value: object) -> Any:
         return shortened(value)
     if isinstance(value, Finding):
         return value.to_dict()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
     if isinstance(value, Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

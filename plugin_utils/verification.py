@@ -12,10 +12,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Trial, measure
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 
 from . import due_roles, host_variables, intent, rail_pairs, result_schema, slowdown_causes
+from .campaign.engine import Call, Result, measure
+from .campaign.members import Site
 from .fleet import table
 from .fleet.compare import compare
 from .fleet.stage import Fleet
@@ -90,9 +90,9 @@ class Verification:
             # Judged only: of all passes together, without a limit of time.
             hosts = dict.fromkeys(host for one in passes for host in one)
             passes = [{host: [session for one in passes for session in one.get(host, ())] for host in hosts}]
-        calls = [tuple(self._call(host, sessions) for host, sessions in one.items() if sessions) for one in passes]
+        calls = [[self._call(host, sessions) for host, sessions in one.items() if sessions] for one in passes]
         results: dict[str, list[Result]] = {}
-        measured = measure([Trial("verify", tuple(self._site.variables), tuple(calls))], self._site.run)["verify"]
+        [measured] = measure([calls], self._site.run)
         for of_pass, found in zip(calls, measured, strict=True):
             for call, result in zip(of_pass, found, strict=True):
                 results.setdefault(call.host, []).append(result)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
@@ -127,45 +127,37 @@ def _cluster(path: Path, _now: float) -> _Content:
 
 
 def _localised(path: Path, _now: float) -> _Content:
-    """Return root findings that are not ok, worst first; nodes with equal findings are one line."""
     record = localise_record.read(path)
-    groups: dict[tuple[int, int, str, str], list[str]] = {}
-    for one in record.findings:
-        finding = one.finding
-        if not finding.ok and finding.because is None:
-            order = STATES.index(finding.state), SEVERITIES.index(finding.severity)
-            host = one.hosts[0] if len(one.hosts) == 1 else ""
-            have, fix = (nodeset.nameless(text, host) or "-" for text in (finding.have, finding.fix))
-            head = f"{finding.severity}  {finding.state}  {finding.check}  {finding.subject}"
-            groups.setdefault((*order, head, f"{have}; do: {fix}"), []).extend(one.hosts)
-    table = [f"{head}  on {nodeset.brief(hosts, NAMES)}: {text}" for (*_, head, text), hosts in sorted(groups.items())]
     *more, verdict = localise_table.sentences(record)
+    table = _table((one.hosts, one.finding) for one in record.findings)
     return _Content(record.finished, [verdict, *more], table, record.simulated)
 
 
 def _fabric(path: Path, _now: float) -> _Content:
     record = fabric_record.read(path)
-    fabric = Fabric(Evidence(sweeps=record.sweeps, hosts=record.hosts))
-    table = [
-        f"{mark.state}  {mark.check}  {' - '.join(map(fabric.end, mark.ends)) or '-'}: {mark.said}"
-        for mark in record.marks
-    ]
-    return _Content(record.finished, [*_fabric_sentences(record, fabric)], table)
-
-
-def _fabric_sentences(record: fabric_record.Record, fabric: Fabric) -> Iterator[str]:
+    fabric, table = Fabric(Evidence(sweeps=record.sweeps, hosts=record.hosts)), _table(record.findings)
     switches = sum(len(plane.switches) for plane in fabric.planes)
     hcas = sum(len(plane.nodes) for plane in fabric.planes) - switches
-    links = "no bad link was seen" if record.complete else "no bad link in the part that was read"
-    if record.marks:
-        links = counted(len(record.marks), "bad link")
-    elif not fabric.cables:
-        links = "no link was read"
-    yield f"{counted(len(fabric.planes), 'plane')}, {switches} switches, {hcas} HCAs; {links}"
+    found = counted(len(table), "finding") if fabric.cables else "no link was read"
+    sentences = [f"{counted(len(fabric.planes), 'plane')}, {switches} switches, {hcas} HCAs; {found}"]
     if not record.complete:
-        yield "the sweep is incomplete: what is not listed may be missing, or was not seen"
+        sentences.append("the sweep is incomplete: what is not listed may be missing, or was not seen")
     if not record.before:
-        yield "there is no earlier sweep: error rates and missing devices are not known"
+        sentences.append("there is no earlier sweep: error rates and missing devices are not known")
+    return _Content(record.finished, sentences, table)
+
+
+def _table(found: Iterable[tuple[Sequence[str], Finding]]) -> list[str]:
+    """Return root findings that are not ok, worst first; nodes with equal findings are one line."""
+    groups: dict[tuple[int, int, str, str], list[str]] = {}
+    for of_finding, finding in found:
+        if not finding.ok and finding.because is None:
+            order = STATES.index(finding.state), SEVERITIES.index(finding.severity)
+            host = of_finding[0] if len(of_finding) == 1 else ""
+            have, fix = (nodeset.nameless(text, host) or "-" for text in (finding.have, finding.fix))
+            head = f"{finding.severity}  {finding.state}  {finding.check}  {finding.subject}"
+            groups.setdefault((*order, head, f"{have}; do: {fix}"), []).extend(of_finding)
+    return [f"{head}  on {nodeset.brief(hosts, NAMES)}: {text}" for (*_, head, text), hosts in sorted(groups.items())]
 
 
 def _actions(path: Path, now: float) -> _Content:

@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_re
     Record,
     Result,
     Test,
+    Unfit,
     judge_figure,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
@@ -202,7 +203,7 @@ class Preflight:
         for node in self.nodes:
             own = self.seen.own.get(node)
             figure, said = alone.get(node, (None, own.have if own is not None else ""))
-            unfit = None if figure is not None else (said or "no result alone", preflight.ALONE.fix)
+            unfit = None if figure is not None else Unfit(said or "no result alone", preflight.ALONE.fix)
             nodes.append(Node(node, self.leaves.get(node, ""), (), figure, bar.value, unfit=unfit))
         return Localisation(nodes, self.site.bar)
 

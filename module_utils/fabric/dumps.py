@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Read sweeps from files: a directory of outputs of tools, each folder in it a plane.
 
-Outputs are recognised by their lines, not by file names; a file may hold several outputs one after another, and stderr.
+Outputs are recognised by their lines, not by file names; a file holds one, and perhaps what the tool printed on stderr.
 Other lines are reported, and make the sweep incomplete.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError
 from . import db_csv, discovery, merge, subnet_manager, tool_output
@@ -42,28 +42,10 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
         lambda text, source: discovery.parse_ibqueryerrors(text, "", source),
     ),
 }
-# Forms of output that are recognised and not read -> the command to run in their place.
-_UNREADABLE = (
-    (re.compile(r"(?:Ca|Switch)\t: 0x[0-9a-f]{16} ports "), "ibnetdiscover"),
-    (re.compile(r"(?:SW|CA|RT)\s+[0-9]+\s+[0-9]+ 0x[0-9a-f]{16} "), "ibnetdiscover without -p"),
-    (re.compile(r"CA '[\w.-]+'$|Infiniband device '"), "ibnetdiscover and sminfo"),
-    (re.compile(r"PortSelect:\."), "ibqueryerrors --counters"),
-    (re.compile(r"BaseVers:\.|Mkey:\.|NodeRecord dump:"), "ibnetdiscover"),
-    (re.compile(r"-[IWE]- |[{\[]\s*$|[{\[].*\"|<"), "ibdiagnet, and store its ibdiagnet2.db_csv"),
-    (re.compile(r"[^\n]*[\x00-\x08]"), "ibnetdiscover without --cache"),
-    (re.compile(""), "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"),
-)
-# Lines of stderr, and a shell's prompt before a command.
+# What a fabric that is not swept from here is to be read by.
+_RUN = "run ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters, each into a separate file"
+# Lines of stderr, which may be in the same file.
 _STDERR = re.compile(r"ibwarn: |ibpanic: |.*\bumad \(DR path|.*\bbad status [0-9]+|[a-z]+: iberror: ")
-_PROMPT = re.compile(r"(?:\[[^\]]+@[^\]]+\]|[\w.-]+@[\w.-]+:\S*)? ?[#$] .*")
-
-
-class _Part(NamedTuple):
-    """Lines of one output in a file. Lines of other outputs are empty, so that numbers stay."""
-
-    tool: str
-    lines: List[str]
-    stderr: List[str]
 
 
 def read(host: Host, folder: str) -> Tuple[Sweep, ...]:
@@ -118,61 +100,34 @@ def join(outputs: Sequence[Tuple[str, ToolOutput]], problems: Sequence[Problem],
 
 
 def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, ToolOutput]]:
-    """Return each output in a text with the name of its tool. Other lines are added to problems."""
-    found: List[Tuple[str, ToolOutput]] = []
-    unknown: List[Tuple[int, str]] = []
-    parts, rest = _parts(text.splitlines(), unknown)
-    for tool, lines, stderr in parts:
-        name = "%s (%s)" % (source, tool)
-        if tool == _ERRORS:
-            output = discovery.parse_ibqueryerrors("\n".join(lines), "\n".join(stderr), name)
-        else:
-            output = _TOOLS[tool][1]("\n".join(lines), name)
-            output.complain("\n".join(stderr))
-        is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy", "ibdiagnet"))
-        hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
-        if output.cut:
-            output.cut += hint
-        elif output.odd_lines:
-            output.odd_lines[-1] += hint
-        found.append((tool, output))
-    of_none = ToolOutput(source)
-    of_none.complain("\n".join(rest))
-    if unknown:
-        number, line = unknown[0]
-        command = next(command for pattern, command in _UNREADABLE if pattern.match(line))
-        text = "%d lines belong to no known output, the first: line %d, %s; run %s"
-        of_none.partial.append(text % (len(unknown), number, tool_output.quote(line), command))
-    elif not found and not rest and not source.endswith((".err", ".stderr")):
-        of_none.partial.append("is empty")
-    problems += of_none.missing()
-    return found
+    """Return the output in a text with the name of its tool; [], and a problem, where it is none that is known."""
+    lines = text.splitlines()
+    tool = next((name for line in lines for name, (sign, _parser) in _TOOLS.items() if sign.match(line)), "")
+    # Lines of other files may look like those of stderr.
+    body = lines if tool in (_DB_CSV, _LOG) else ["" if _is_complaint(line) else line for line in lines]
+    stderr = "\n".join(line for line, kept in zip(lines, body) if line != kept)
+    name = "%s (%s)" % (source, tool) if tool else source
+    if tool == _ERRORS:
+        output = discovery.parse_ibqueryerrors("\n".join(body), stderr, name)
+    else:
+        output = _TOOLS[tool][1]("\n".join(body), name) if tool else ToolOutput(name)
+        output.complain(stderr)
+    if not tool:
+        unknown = [line for line in body if line.strip() and not line.startswith("#")]
+        if unknown:
+            output.partial.append("is no known output, begins with %s; %s" % (tool_output.quote(unknown[0]), _RUN))
+        elif not stderr and not source.endswith((".err", ".stderr")):
+            output.partial.append("is empty")
+        problems += output.missing()
+        return []
+    is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy", "ibdiagnet"))
+    hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
+    if output.cut:
+        output.cut += hint
+    elif output.odd_lines:
+        output.odd_lines[-1] += hint
+    return [(tool, output)]
 
 
-def _parts(lines: Sequence[str], unknown: List[Tuple[int, str]]) -> Tuple[List[_Part], List[str]]:
-    """Return the outputs, and lines of stderr that belong to none. unknown: lines of no output are added to it."""
-    found: List[_Part] = []
-    tool, ended = "", False
-    before: List[str] = []
-    for number, line in enumerate(lines):
-        if tool != _DB_CSV:
-            if _PROMPT.fullmatch(line) and not line.startswith("# "):
-                tool, ended = "", False
-                continue
-            if tool != _LOG and _STDERR.match(line) and not line.startswith("sminfo: sm lid"):
-                (found[-1].stderr if tool else before).append(line)
-                continue
-            sign = next((name for name, (pattern, _parser) in _TOOLS.items() if pattern.match(line)), None)
-            # Counters of a port differ from its errors only by the line before them.
-            if sign is not None and (sign != tool or ended or line.startswith("# Topology file")):
-                tool, ended = sign, False
-                found.append(_Part(tool, [""] * number, before))
-                before = []
-            ended = ended or line.startswith("## Suppressed:")
-        if tool:
-            body = found[-1].lines
-            body += [""] * (number - len(body))
-            body.append(line)
-        elif line.strip() and not line.startswith("#"):
-            unknown.append((number + 1, line))
-    return found, before
+def _is_complaint(line: str) -> bool:
+    return bool(_STDERR.match(line)) and not line.startswith("sminfo: sm lid")

@@ -13,27 +13,13 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    benchmark_results,
-    busbw_plot,
-    due_roles,
-    nodeset,
-    result_schema,
-    results_compare,
-    suite,
-    terminal,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
-    cluster_judge,
-    cluster_plan,
-    cluster_plugin,
-    cluster_record,
-    cluster_table,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured, Result
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from .. import benchmark_results, busbw_plot, due_roles, nodeset, result_schema, results_compare, suite, terminal
+from ..plain_data import Plain, PlainView
+from . import cluster_judge, cluster_plan, cluster_plugin, cluster_record, cluster_table
+from .cluster_wanted import Kinds
+from .engine import Job, Measured, Result
+from .members import Site
 
 # Roles whose findings may explain a slow job.
 EARLIER = tuple(role.name for role in suite.SUITE if role.name != suite.CLUSTER)
@@ -68,7 +54,7 @@ def play(site: Site, kinds: Kinds, check_mode: bool) -> Outcome:
     plan = cluster_plan.plan(asked, kinds.measures, kinds.expected)
     standing = [one.host for one in members if one.host not in plan.left_out and one.host not in plan.untested]
     reasons = {host: due[host] for host in plan.hosts if due[host]}
-    for line in summarise(plan, reasons, check_mode, standing).split("\n"):
+    for line in summarise(plan, reasons, check_mode, standing):
         site.say(printable(line))
     findings = plan.findings()
     if not plan.rounds or check_mode:
@@ -190,7 +176,7 @@ def findings_of(of_host: PlainView) -> list[Finding]:
 
 def summarise(
     plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, standing: Sequence[str] = ()
-) -> str:
+) -> list[str]:
     """Describe for the user which runs are made, over which hosts, why, and which hosts are left out.
 
     standing: hosts whose last result is kept, where nothing is run.
@@ -211,7 +197,7 @@ def summarise(
         lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
     alike = nodeset.grouped((why, host) for host, (why, _fix) in plan.left_out.items())
     lines += [f"  left out: {nodeset.brief(hosts, ROOM)}: {why}" for why, hosts in alike.items()]
-    return "\n".join(lines)
+    return lines
 
 
 def _record_options(site: Site, host: str) -> Plain:

@@ -21,11 +21,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slowdown_causes
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plugin, cluster_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Row, Scaling
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp_leaf
+
+from .. import nodeset, slowdown_causes
+from ..fleet import lldp_leaf
+from . import cluster_plugin, cluster_record
+from .cluster_record import Row, Scaling
+from .engine import Job, Measured
 
 # Least efficiency relative to the fewest nodes; each figure is a part of its prediction.
 EFFICIENT = 0.90
@@ -204,7 +205,8 @@ def _latency(measured: Measured, simulated: str, bad: Finding | None) -> Iterato
     limit = job.latency_bar_us
     if limit is None:
         return
-    time = next((row["time_us"] for row in measured.result["statistics"] if row["size"] == job.min_bytes), None)
+    # No message takes no time.
+    time = next((row["time_us"] or None for row in measured.result["statistics"] if row["size"] == job.min_bytes), None)
     state = "unknown" if time is None else "ok" if time <= limit else "drift"
     want = f"at most {limit:g} us for {size_text(job.min_bytes)}"
     have = "no time was measured" if time is None else f"{time:.1f} us"

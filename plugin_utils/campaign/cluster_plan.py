@@ -21,10 +21,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds as paired
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
 
-STEP_FACTOR = 2
+from .engine import STEP_FACTOR, Job
+from .members import Member, Settings, sort_out
+
 # Bytes of the smallest message of all_reduce, by which latency is judged.
 SMALLEST = 8
 # All data of a two-node Tree crosses a NIC once each way, so that three of eight rails may be missing below its bar.
@@ -123,19 +123,11 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
 
     expected: settings, measure, number of nodes -> bar of a job.
     """
-    left: dict[str, tuple[str, str]] = {one.host: one.unfit for one in members if one.unfit is not None}
-    fit = [one for one in members if one.unfit is None]
-    left.update(ambiguous(fit))
-    groups: dict[Settings, list[Member]] = {}
-    for one in fit:
-        if one.host not in left:
-            groups.setdefault(one.settings, []).append(one)
+    groups, left = sort_out(members, lambda one: one.settings)
     rounds: list[list[list[Job]]] = []
     untested: dict[str, dict[int, str]] = {}
     one_leaf = False
-    for settings, group in groups.items():
-        left.update(unlike(group))
-        there = [one for one in group if one.host not in left]
+    for settings, there in groups.items():
         leaves, alone = _leaves(there, settings.scope)
         left.update(alone)
         one_leaf |= bool(there) and settings.scope != NVLINK_DOMAIN and not any(one.leaf for one in there)
@@ -255,6 +247,8 @@ def _jobs(
                     continue
                 asked = replace(measure, min_bytes=measure.max_bytes) if part else measure
                 why, environment = _rail_of(team, measure.rail)
+                if measure.queue_pairs:
+                    environment[QUEUE_PAIRS] = str(measure.queue_pairs)
                 if why:
                     for one in team:
                         missing.setdefault(one.host, {})[measure.rail] = why
@@ -264,7 +258,7 @@ def _jobs(
                         *(team, asked, expected(settings, asked, len(team))),
                         name=" ".join(_words(settings, team, asked, several)),
                         scope=settings.scope,
-                        environment={**settings.environment, **environment, **_queue_pairs(measure)},
+                        environment={**settings.environment, **environment},
                         scaling=part,
                     )
                 )
@@ -287,10 +281,6 @@ def _rail_of(team: Team, rail: int) -> tuple[str, dict[str, str]]:
         return f"not tested: it is {said} on {team[0].host} and {team[1].host}", {}
     device, gpu = known[0]
     return "", {"NCCL_IB_HCA": f"={device}", "CUDA_VISIBLE_DEVICES": str(gpu)}
-
-
-def _queue_pairs(measure: Measure) -> dict[str, str]:
-    return {QUEUE_PAIRS: str(measure.queue_pairs)} if measure.queue_pairs else {}
 
 
 def job_of(team: Team, test: Measure, wanted: Expected, **more: Any) -> Job:

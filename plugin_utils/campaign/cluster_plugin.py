@@ -10,9 +10,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import net_plugins
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
+
+from ..plain_data import PlainView
+from .cluster_record import Record
+from .engine import Job
 
 VARIABLE = "busbar_nccl_net_plugin"
 NET_PLUGIN = Check(

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
 
-FORMAT = 1
+from .. import codec, result_schema
+from ..record_file import RecordFile, builder
+
 NAME = "cluster.json"
 # Bytes of the file: 512 pairs in seven collectives, of fourteen sizes each, are 12 MB.
 LIMIT = 64 << 20
@@ -204,23 +203,8 @@ _record = codec.of_class(
     findings=codec.many(result_schema.a_finding, JOBS),
     passed=codec.many(_name, IDS),
 )
-_file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys}, ("net_plugin",))
-
-
-def to_dict(record: Record) -> dict[str, Any]:
-    """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
-    return {"format": FORMAT, **plain(record)}
-
-
-def _build(data: Any) -> Record:
-    _file(data)
-    found = tuple(finding.from_dict(item) for item in data["findings"])
-    rest = {name: value for name, value in data.items() if name not in ("format", "findings")}
-    return replace(codec.build(Record, rest), findings=found)
-
-
-FILE = RecordFile("cluster", NAME, LIMIT, _build)
-folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.read
+FILE = RecordFile("cluster", NAME, LIMIT, builder(Record, _record, ("net_plugin",)))
+folder, to_dict, from_dict, parse, read = FILE.folder, FILE.to_dict, FILE.from_dict, FILE.parse, FILE.read
 
 
 def write(results: str | Path, record: Record) -> Path:

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import statistics
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import node_job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plugin, engine
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
-    Job,
-    Record,
-    Scaling,
-    rail_of,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Measured
-from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
+
+from .. import nodeset, terminal
+from ..benchmark_results import node_job
+from ..terminal import Line
+from . import cluster_plugin, engine
+from .cluster_judge import EFFICIENT
+from .cluster_record import Job, Record, Scaling, rail_of
+from .engine import Measured
 
 # Lines of one kind; the rest is counted, and is in the record.
 ROWS = 40
@@ -57,9 +52,9 @@ def wrapped(texts: Iterable[str], width: int) -> list[str]:
 
 
 def sentences(record: Record) -> list[str]:
-    """Return the sentences below the tables: bars, hosts, hosts left out and why, transport, verdict."""
+    """Return the sentences below the tables: hosts, hosts left out and why, transport, verdict."""
     used = [transport(record), *cluster_plugin.sentence(record)]
-    return [*_bars(record.jobs), *_over_whom(record), *used, verdict(record)]
+    return [*_over_whom(record), *used, verdict(record)]
 
 
 def _printed(heads: Sequence[str], lines: Sequence[Line], left_out: int, width: int) -> list[str]:
@@ -104,8 +99,6 @@ def _group(jobs: Sequence[Job]) -> list[Line]:
         alike.setdefault((tuple(cells), line[1]), []).append(job)
     for of_text in alike.values():
         lines.append(_line(of_text[:1], of_text, _notes(of_text[0])))
-        small = [job for job in of_text if job.latency_bar_us is not None]
-        lines += [line for job in small[:1] for line in _latency(job)] if len(jobs) <= EACH else []
     return lines
 
 
@@ -147,20 +140,6 @@ def _summary(jobs: Sequence[Job]) -> list[str]:
 
 def _notes(job: Job) -> list[str]:
     return [] if job.ok else [short(job.said or "no result and no reason: the record has the output of the job")]
-
-
-def _latency(job: Job) -> list[Line]:
-    row = min(job.rows, key=lambda row: row.size, default=None)
-    if row is None or job.latency_bar_us is None or row is job.last:
-        return []
-    time = row.time_us
-    cells = (
-        *("", "", size_text(row.size), duration(time), number(row.algbw), number(row.busbw)),
-        *(duration(row.time_p99_us), percent(row.spread), duration(job.latency_bar_us), "-"),
-        percent(time / job.latency_bar_us if time is not None and job.latency_bar_us else None),
-        "latency",
-    )
-    return [(cells, ())]
 
 
 def _result(job: Job) -> str:
@@ -223,14 +202,6 @@ def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
     return heads, lines, max(len(found) - ROWS, 0)
 
 
-def _bars(jobs: Sequence[Job]) -> list[str]:
-    sources = Counter(job.bar_source for job in jobs if job.bar is not None and job.bar_source).most_common()
-    lines = [f"bar of {terminal.counted(count, 'job')}: {short(source)}" for source, count in sources[:3]]
-    return lines + (
-        ["... and %d more sources of bars; the record has all" % (len(sources) - 3)] if len(sources) > 3 else []
-    )
-
-
 def _over_whom(record: Record) -> list[str]:
     """Return the hosts that were measured, and those left out, one line for each reason."""
     measured = record.hosts
@@ -242,9 +213,7 @@ def _over_whom(record: Record) -> list[str]:
     alike = nodeset.grouped((item.reason, item.host) for item in record.left_out)
     reasons = sorted(alike.items(), key=lambda item: -len(item[1]))
     lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {short(reason)}" for reason, hosts in reasons[:ROWS]]
-    return lines + (
-        ["... and %d more reasons; the record has all" % (len(reasons) - ROWS)] if len(reasons) > ROWS else []
-    )
+    return lines + [f"... and {len(reasons) - ROWS} more reasons; the record has all"] * (len(reasons) > ROWS)
 
 
 def transport(record: Record) -> str:

@@ -19,16 +19,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_bars, model_sizes, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_bars import Bar
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import (
-    PAIR_ALGORITHM,
-    QUEUE_PAIRS,
-    Expected,
-    Measure,
-    measures,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Result
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, Site, address_of
-from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import kind as kind_of
+
+from ..host_variables import kind as kind_of
+from .cluster_plan import PAIR_ALGORITHM, QUEUE_PAIRS, Expected, Measure, measures
+from .engine import Result
+from .members import Member, Settings, Site, address_of
 
 MNNVL = "NCCL_MNNVL_ENABLE"
 # Settings of a host whose inventory could not be read.

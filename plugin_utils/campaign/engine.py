@@ -4,12 +4,9 @@
 """Measure over teams of nodes in rounds, each against a bar: what every campaign has in common.
 
 A campaign is a plan beside this file (cluster.py: the benchmark between nodes; localise.py: the search for slow nodes).
-A plan is pure: it gives the trials of a round, on disjoint teams, takes their results, and gives the next round. Its
+A plan is pure: it gives the programs of a round, on disjoint teams, takes their results, and gives the next round. Its
 state stays in the one process that plays it. ``Run`` is the only way to nodes: in a playbook nodes.py, which runs
 modules of the suite as tasks of Ansible; in tests a simulation.
-
-    while trials := plan.next_round():
-        plan.take(measure(trials, run))
 """
 
 from __future__ import annotations
@@ -18,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Program
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from ..plain_data import Plain, PlainView
+from .cluster_record import Program
 
 STEP_FACTOR = 2
 STORE = "/var/lib/busbar/nccl_cluster"
@@ -47,26 +45,18 @@ class Call:
 Run = Callable[[Sequence[Call]], Sequence[Result]]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One measurement over a team of nodes.
-
-    name: unique in its round.   passes: calls that run at the same time; one pass follows the other.
-    """
-
-    name: str
-    hosts: tuple[str, ...]
-    passes: tuple[tuple[Call, ...], ...]
+# Calls that run at the same time; one pass follows the other.
+Passes = Sequence[Sequence[Call]]
 
 
-def measure(trials: Sequence[Trial], run: Run) -> dict[str, list[list[Result]]]:
-    """Run a round: the passes of all trials side by side. Return name -> of each pass the result of each call."""
-    found: dict[str, list[list[Result]]] = {trial.name: [] for trial in trials}
-    for number in range(max((len(trial.passes) for trial in trials), default=0)):
-        there = [(trial.name, trial.passes[number]) for trial in trials if number < len(trial.passes)]
-        results = iter(run([call for _name, calls in there for call in calls]))
-        for name, calls in there:
-            found[name].append([next(results) for _call in calls])
+def measure(trials: Sequence[Passes], run: Run) -> list[list[list[Result]]]:
+    """Run the passes of all trials side by side. Return of each trial and pass the result of each call."""
+    found: list[list[list[Result]]] = [[] for _trial in trials]
+    for number in range(max(map(len, trials), default=0)):
+        there = [(place, passes[number]) for place, passes in enumerate(trials) if number < len(passes)]
+        results = iter(run([call for _place, calls in there for call in calls]))
+        for place, calls in there:
+            found[place].append([next(results) for _call in calls])
     return found
 
 

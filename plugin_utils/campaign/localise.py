@@ -23,35 +23,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    codec,
-    due_roles,
-    host_variables,
-    rail_pairs,
-    result_schema,
-    slowdown_causes,
-    suite,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
-    cluster_judge,
-    engine,
-    localise_judge,
-    localise_record,
-    localise_table,
-    trials,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
-    GPUS,
-    RAILS,
-    HostFinding,
-    Record,
-    Result,
-    Test,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from .. import codec, due_roles, host_variables, rail_pairs, result_schema, slowdown_causes, suite
+from ..plain_data import Plain, PlainView
+from . import cluster_judge, engine, localise_judge, localise_record, localise_table, trials
+from .cluster_wanted import Kinds
+from .engine import Passes
+from .localise_record import GPUS, RAILS, HostFinding, Record, Result, Test
+from .members import Site
 
 RECORD = Check(
     "localise.record",
@@ -160,26 +139,22 @@ class Search:
     def _measure(self, tests: Sequence[Test]) -> list[Result]:
         group_of = {host: group for group in self.groups for host in group.members}
         planned = [(group := group_of[test.hosts[0]], test, *self._passes(group, test)) for test in tests]
-        programs = [Trial(trials.name_of(test), test.hosts, passes) for _group, test, passes, _why in planned]
-        measured = engine.measure(programs, self._site.run)
-        simulated = any(one.get("simulated") is True for each in measured.values() for of in each for one in of)
+        measured = engine.measure([passes for _group, _test, passes, _why in planned], self._site.run)
+        simulated = any(one.get("simulated") is True for of_test in measured for of_pass in of_test for one in of_pass)
         self.record = replace(self.record, simulated=self.record.simulated or simulated)
-        return [
-            trials.result_of(group, test, passes, measured[trials.name_of(test)], why)
-            for group, test, passes, why in planned
-        ]
+        return [trials.result_of(*each, results) for each, results in zip(planned, measured, strict=True)]
 
     def _lost(self, silent: Sequence[str]) -> dict[str, str]:
         read = self._site.query_members(silent)
         return {host: why[0] for host in silent if (why := self._site.unfit(host, read.get(host, {}))) is not None}
 
-    def _passes(self, group: trials.Group, test: Test) -> tuple[tuple[tuple[Call, ...], ...], str]:
-        """Return the calls of each pass of a test; and why its rails cannot be tested, "" where they can."""
+    def _passes(self, group: trials.Group, test: Test) -> tuple[Passes, str]:
+        """Return the passes of a test; and why its rails cannot be tested, "" where they can."""
         values = self._site.values(test.hosts[0])
         if test.kind == GPUS:
-            return (tuple(group.gpu_calls(test, values)),), ""
+            return [[*group.gpu_calls(test, values)]], ""
         if test.kind != RAILS:
-            return ((group.job(test).call(values),),), ""
+            return [[group.job(test).call(values)]], ""
         return trials.rail_calls(test, {host: self._candidate(host) for host in test.hosts}, self._site.values)
 
     def _candidate(self, host: str) -> rail_pairs.Candidate:

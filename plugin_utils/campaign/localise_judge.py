@@ -11,25 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
-    LEAVES,
-    PAIR,
-    Evidence,
-    HostFinding,
-    Node,
-    node_outcome,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
-    ACCUSED,
-    FAIL,
-    GOOD,
-    LOST,
-    PASS,
-    SILENT,
-    PairwiseSearch,
-)
+
+from .. import nodeset
+from .localise_record import LEAVES, PAIR, Evidence, HostFinding, Node, node_outcome
+from .localise_search import Localisation
+from .pairwise_search import ACCUSED, FAIL, GOOD, LOST, PASS, SILENT, PairwiseSearch
 
 # Figures in a finding, and characters of host names.
 _SHOWN, _ROOM = 4, 60

@@ -13,19 +13,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
+
+from .. import codec, result_schema
+from ..record_file import RecordFile, builder
+from .pairwise_search import FAIL, PASS, SILENT
 
 # Kinds of tests. LEAVES: hosts of two leaves alternate, so that each hop of a ring crosses the uplinks.
 PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER = "pair", "rails", "gpus", "leaf", "leaves", "cluster"
+
+
+class Unfit(NamedTuple):
+    """reason: why a node takes no part (busy, not reached).   fix: what to do."""
+
+    reason: str
+    fix: str
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Node:
 
     leaf: "" where the inventory has none.   rails: numbers of the profile's.   alone: busbw of the node alone in
     GB/s, None where it was not measured.   alone_bar: its bar.   gpus: of the profile, by index.
-    unfit: why it takes no part (busy, not reached), and what to do.
+    unfit: None where it can take part.
     """
 
     host: str
@@ -43,7 +50,7 @@ class Node:
     alone: float | None = None
     alone_bar: float | None = None
     gpus: tuple[int, ...] = ()
-    unfit: tuple[str, str] | None = None
+    unfit: Unfit | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,6 @@ def judge_figure(figure: float | None, bar: Bar) -> str:
 
 # -- the record --------------------------------------------------------------------------------------------------------
 
-FORMAT = 1
 NAME = "localise.json"
 # Bytes of the file: 1,024 nodes of eight GPUs are 2 MB.
 LIMIT = 64 << 20
@@ -184,10 +190,6 @@ class HostFinding:
     finding: Finding
 
 
-def found_of(data: Mapping[str, Any]) -> HostFinding:
-    return HostFinding(hosts=tuple(data["hosts"]), finding=finding.from_dict(data["finding"]))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One search. nodes: all requested ones; those that took no part have the reason (``unfit``), or are slow alone.
@@ -211,7 +213,6 @@ class Record:
 
 
 _name = codec.text(codec.LINE, empty=False, line=True)
-_hosts = codec.many(_name, HOSTS)
 _LIMITS = {
     **dict.fromkeys(("host", "hosts", "source"), _name),
     **dict.fromkeys(("alone", "alone_bar", "figure", "bar"), codec.number(0, 1e6)),
@@ -222,15 +223,14 @@ _LIMITS = {
     "outcome": codec.one_of(PASS, FAIL, SILENT),
     "number": codec.whole(1, TESTS),
 }
-_unfit = codec.record(reason=result_schema.line, fix=result_schema.line)
-_node = codec.of_class(Node, _LIMITS, unfit=codec.maybe(_unfit))
+_node = codec.of_class(Node, _LIMITS)
 _test = codec.of_class(
     MeasuredTest,
     _LIMITS,
     pairs=codec.many(codec.of_class(GpuPair, _LIMITS), 1000),
     lost=codec.table(result_schema.line, _name, HOSTS),
 )
-_finding = codec.record(hosts=_hosts, finding=result_schema.a_finding)
+_finding = codec.of_class(HostFinding, hosts=codec.many(_name, HOSTS), finding=result_schema.a_finding)
 _record = codec.of_class(
     Record,
     _LIMITS,
@@ -238,40 +238,23 @@ _record = codec.of_class(
     tests=codec.many(_test, TESTS),
     findings=codec.many(_finding, TESTS),
 )
-_file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys})
-
-
-def to_dict(record: Record) -> dict[str, Any]:
-    """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
-    data = {"format": FORMAT, **plain(record)}
-    for node in data["nodes"]:
-        node["unfit"] = node["unfit"] and dict(zip(("reason", "fix"), node["unfit"], strict=True))
-    return data
+_read = builder(Record, _record)
 
 
 def _build(data: Any) -> Record:
-    _file(data)
-    found = tuple(map(found_of, data["findings"]))
-    nodes = [{**one, "unfit": one["unfit"] and [one["unfit"]["reason"], one["unfit"]["fix"]]} for one in data["nodes"]]
-    rest = {name: value for name, value in data.items() if name not in ("format", "findings")}
-    record = replace(codec.build(Record, {**rest, "nodes": nodes}), findings=found)
+    record = _read(data)
     known = {node.host for node in record.nodes}
     if len(known) < len(record.nodes):
         raise ParseError("nodes: a host is there twice")
-    for part, named in (
-        (
-            "tests",
-            {name for test in record.tests for name in (*test.hosts, *test.lost, *(way.source for way in test.ways))},
-        ),
-        ("findings", {host for one in found for host in one.hosts}),
-    ):
+    tested = {name for test in record.tests for name in (*test.hosts, *test.lost, *(way.source for way in test.ways))}
+    for part, named in (("tests", tested), ("findings", {host for one in record.findings for host in one.hosts})):
         if not named <= known:
             raise ParseError(f"{part}: {min(named - known)} is not one of the nodes")
     return record
 
 
 FILE = RecordFile("localise", NAME, LIMIT, _build)
-folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.read
+folder, to_dict, from_dict, parse, read = FILE.folder, FILE.to_dict, FILE.from_dict, FILE.parse, FILE.read
 
 
 def write(results: str | Path, record: Record, made: Path | None = None) -> Path:

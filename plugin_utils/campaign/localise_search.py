@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+from .. import nodeset
+from .localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -34,15 +34,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_re
     node_outcome,
     screened,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
-    ACCUSED,
-    FAIL,
-    GOOD,
-    PASS,
-    SILENT,
-    Pair,
-    PairwiseSearch,
-)
+from .pairwise_search import ACCUSED, FAIL, GOOD, PASS, SILENT, Pair, PairwiseSearch
 
 # Tests of a rail with different good nodes: two failures accuse; a third is made where several, not all, failed twice,
 # or only one of a rail's four figures did: noise is as likely.

@@ -7,21 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import short, wrapped
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
-    CLUSTER,
-    GPUS,
-    LEAF,
-    LEAVES,
-    PAIR,
-    RAILS,
-    MeasuredTest,
-    Node,
-    Record,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
+
+from .. import nodeset, terminal
+from . import localise_judge
+from .cluster_table import short, wrapped
+from .localise_record import CLUSTER, GPUS, LEAF, LEAVES, PAIR, RAILS, MeasuredTest, Node, Record
+from .pairwise_search import FAIL, PASS, SILENT
 
 # Tests of a round that are reported one by one, and characters of host names and of reasons for no figure.
 EACH, _NAMES, _WHY = 6, 60, 160

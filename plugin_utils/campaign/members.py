@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, roots
-from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRESS
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from .. import host_variables, result_schema
+from ..intent import ADDRESS
+from ..plain_data import Plain, PlainView
+from .engine import Call, Result, Run, roots
 
 AGAIN = "run it again for this host with -vvv"
 # Characters of reasons.
@@ -98,6 +99,22 @@ def unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
     if most is None:
         other = "as many nodes have %s as %s" % tuple(sorted(build for build, _count in ranked))
     return {one.host: (f"it has {one.build}; {other}", fix) for one in group if one.build != most}
+
+
+def sort_out(
+    members: Sequence[Member], kind_of: Callable[[Member], Settings]
+) -> tuple[dict[Settings, list[Member]], dict[str, tuple[str, str]]]:
+    """Return the hosts of each kind that can be measured together, and why others are left out, and what to do."""
+    left = {one.host: one.unfit for one in members if one.unfit is not None}
+    left.update(ambiguous([one for one in members if one.unfit is None]))
+    groups: dict[Settings, list[Member]] = {}
+    for one in members:
+        if one.host not in left:
+            groups.setdefault(kind_of(one), []).append(one)
+    for kind, group in groups.items():
+        left.update(unlike(group))
+        groups[kind] = [one for one in group if one.host not in left]
+    return groups, left
 
 
 def address_of(host: str, wanted: PlainView) -> str:

@@ -16,15 +16,10 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import action_loader
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    ansible_core,
-    codec,
-    output_limit,
-    result_schema,
-    worker_threads,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from .. import ansible_core, codec, output_limit, result_schema, worker_threads
+from ..plain_data import Plain, PlainView
+from .engine import Call, Result
 
 COLLECTION = "busbar.fabric."
 STATUS = "ansible.builtin.async_status"

@@ -13,18 +13,13 @@ from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
-    cluster,
-    cluster_table,
-    localise,
-    localise_record,
-    localise_table,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import Nodes
-from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Values
+
+from .. import screen, terminal
+from ..control import Values
+from . import cluster, cluster_table, localise, localise_record, localise_table
+from .cluster_wanted import Kinds
+from .members import Site
+from .nodes import Nodes
 
 display = Display()
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import ENOUGH, UNKNOWN
+
+from .. import exit_code
+from . import localise_judge
+from .localise_record import HostFinding
+from .localise_search import Localisation
+from .pairwise_search import ENOUGH, UNKNOWN
 
 _SOURCE = "steps in the job's allocation"
 _LEAVE_OUT = "leave the node out (sbatch --exclude, or srun --exclude in this job)"

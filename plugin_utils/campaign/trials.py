@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import prediction, rail_pairs
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plan, engine
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster import judged_result
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Measure
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import SPARE, Call, Job, perf_arguments
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+
+from .. import prediction, rail_pairs
+from ..plain_data import Plain, PlainView
+from . import cluster_plan, engine
+from .cluster import judged_result
+from .cluster_plan import Measure
+from .cluster_wanted import Kind
+from .engine import SPARE, Call, Job, Passes, perf_arguments
+from .localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -30,13 +32,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_re
     Node,
     Result,
     Test,
+    Unfit,
     Way,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from .localise_search import Localisation
+from .members import Member, Settings, sort_out
+from .pairwise_search import FAIL, PASS, SILENT
 
 # Scope of a test's bar (nccl_benchmark_scope).
 SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
@@ -66,22 +68,25 @@ def screen(runs: Sequence[PlainView], wanted: Sequence[PlainView] = ()) -> Scree
 
 def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Node, ...]:
     """Return the nodes, with the reason why some take no part: busy, not reached, ambiguous name, other build."""
-    left = dict(ambiguous([one for one in members if one.unfit is None]))
-    for group in groups(members).values():
-        left.update(unlike([one for one in group if one.unfit is None and one.host not in left]))
+    _groups, left = sort_out(members, kind_of)
     found = []
     for one in members:
         alone, bar = screens.get(one.host, (None, None))
-        gpus, unfit = tuple(range(one.settings.gpus)), one.unfit or left.get(one.host)
-        found.append(Node(one.host, one.leaf, one.settings.rails, alone, bar, gpus, unfit))
+        unfit = Unfit(*left[one.host]) if one.host in left else None
+        found.append(Node(one.host, one.leaf, one.settings.rails, alone, bar, tuple(range(one.settings.gpus)), unfit))
     return tuple(found)
 
 
+def kind_of(member: Member) -> Settings:
+    """Return what hosts that are measured with each other have alike, independent of the configured scope."""
+    return replace(member.settings, scope=SCOPES[PAIR])
+
+
 def groups(members: Sequence[Member]) -> dict[Settings, list[Member]]:
-    """Group hosts that can be measured with each other, independent of the configured scope."""
+    """Return the hosts of each kind, also those that take no part."""
     found: dict[Settings, list[Member]] = {}
     for one in members:
-        found.setdefault(replace(one.settings, scope=SCOPES[PAIR]), []).append(one)
+        found.setdefault(kind_of(one), []).append(one)
     return found
 
 
@@ -144,7 +149,7 @@ class Group:
         team = tuple(self.members[host] for host in test.hosts)
         return cluster_plan.job_of(
             *(team, *self.wanted(test)),
-            name=name_of(test),
+            name="localise %d %s %s" % (test.number, test.kind, test.hosts[0]),
             scope=SCOPES[test.kind],
             environment=team[0].settings.environment,
             repeats=1,
@@ -171,21 +176,16 @@ class Group:
             yield Call(test.hosts[0], "nccl_perf", arguments, values["nccl_benchmark_timeout"] + SPARE)
 
 
-def name_of(test: Test) -> str:
-    """Return a name that no other job of the run has."""
-    return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
-
-
 def rail_calls(
     test: Test, candidates: Mapping[str, rail_pairs.Candidate], values: Callable[[str], PlainView]
-) -> tuple[tuple[tuple[Call, ...], ...], str]:
+) -> tuple[Passes, str]:
     """Return the calls of each of PASSES; and why there are none, "" where there are.
 
     candidates: host -> its rails.   values: host -> values of its intent.
     """
     for host in test.hosts:
         if candidates[host].info is None:
-            return (), f"{host}: {candidates[host].absent}"
+            return [], f"{host}: {candidates[host].absent}"
     passes = []
     for senders in PASSES:
         sessions: dict[tuple[str, str], list[Plain]] = {}
@@ -199,23 +199,19 @@ def rail_calls(
         # other on the node.
         options = {"tests": ["bw"], "store_result": False, "require_idle": len(senders) < 2}
         passes.append(
-            tuple(rail_pairs.call(host, values(host), mine, **options) for (host, _role), mine in sessions.items())
+            [rail_pairs.call(host, values(host), mine, **options) for (host, _role), mine in sessions.items()]
         )
     if any(passes):
-        return tuple(passes), ""
+        return passes, ""
     infos = [(host, info) for host in test.hosts if (info := candidates[host].info) is not None]
     said = [f"rail {rail} of {host}: {why}" for host, info in infos for rail, why in sorted(info.missing.items())]
-    return (), "; ".join(said) or "they have none of these rails in common"
+    return [], "; ".join(said) or "they have none of these rails in common"
 
 
 def result_of(
-    group: Group,
-    test: Test,
-    passes: Sequence[Sequence[Call]],
-    measured: Sequence[Sequence[engine.Result]],
-    untested: str,
+    group: Group, test: Test, passes: Passes, untested: str, measured: Sequence[Sequence[engine.Result]]
 ) -> Result:
-    """Return the result of a test. measured: of each pass and call.   untested: why its rails were not tested."""
+    """Return the result of a test. untested: why its rails were not tested.   measured: of each pass and call."""
     if test.kind == GPUS:
         return of_gpus(test, dict(zip(test.pairs, measured[0], strict=True)))
     if test.kind == RAILS:
@@ -252,9 +248,7 @@ def busbw_of(given: PlainView) -> tuple[float | None, str]:
     return float(given["busbw"]), said[:_SAID]
 
 
-def of_rails(
-    test: Test, passes: Sequence[Sequence[Call]], measured: Sequence[Sequence[engine.Result]], untested: str
-) -> Result:
+def of_rails(test: Test, passes: Passes, measured: Sequence[Sequence[engine.Result]], untested: str) -> Result:
     """Return the result, from the sending ends."""
     ways, said = [], [untested] if untested else []
     for calls, results in zip(passes, measured, strict=True):

@@ -33,7 +33,6 @@ CABLE_LIMIT, LINE_LIMIT = 400_000, 1_000_000
 # Of one line of any file here: names are short. A NodeDescription has 64 bytes, a host's name 253 characters.
 LENGTH_LIMIT, NAME_LIMIT = 1 << 16, 255
 RAIL_LIMIT, PORT_LIMIT = 64, 254
-_MOST_REASONS = 20
 HOST, SWITCH = "host", "switch"
 REQUIRED = ("a_node", "a_port", "z_node", "z_port")
 COLUMNS = (*REQUIRED, "rail", "a_type", "z_type", "a_name", "z_name")
@@ -50,9 +49,8 @@ class UnfitError(ValueError):
     """Nothing can be drafted. ``reasons``: why, and the remedy, a line each."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        more = len(reasons) - _MOST_REASONS
-        self.reasons = tuple(reasons[:_MOST_REASONS]) + ((f"and {more} more",) if more > 0 else ())
-        super().__init__("; ".join(self.reasons))
+        self.reasons = tuple(reasons)
+        super().__init__("; ".join(reasons))
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def load(path: Path) -> Plan:
 def read(text: str, source: str) -> Plan:
     """Return the plan in a CSV text. Raises ParseError that names the source, the line and the remedy."""
     cables: list[Cable] = []
-    for line, row in rows(text, source, REQUIRED, COLUMNS):
+    for line, row in _rows(text, source):
         where = f"{source}, line {line}"
         a, z = ((_node(row, where, f"{end}_node"), _port(row, where, f"{end}_port")) for end in "az")
         types = [row.get(f"{end}_type", "").lower() for end in "az"]
@@ -177,7 +175,7 @@ def read_text(path: Path) -> str:
     return text
 
 
-def rows(text: str, source: str, required: Sequence[str], known: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(text: str, source: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield line and cells of each row of a CSV text, by column and without blanks around them.
 
     Commas, semicolons and tabulators separate, as in the header; empty lines and lines that begin with # are skipped.
@@ -205,25 +203,25 @@ def rows(text: str, source: str, required: Sequence[str], known: Sequence[str]) 
             columns = [
                 cell.lower().replace("-", "_").replace(" ", "_") for cell in ",".join(cells).rstrip(",").split(",")
             ]
-            _check_header(columns, where, required, known)
-        elif any(cells[len(columns) :]) or (any(cells) and len(cells) < len(required)):
+            _check_header(columns, where)
+        elif any(cells[len(columns) :]) or (any(cells) and len(cells) < len(REQUIRED)):
             what = f"{len(cells)} cells, but the header has {len(columns)} columns"
             raise ParseError(f"{where}: {what}: quote a cell that holds {separator!r}")
         elif any(cells):
             yield number, dict(zip(columns, cells + [""] * len(columns), strict=False))
     if not columns:
-        raise ParseError(f"{source}: empty; its first line has to be {','.join(required)}")
+        raise ParseError(f"{source}: empty; its first line has to be {','.join(REQUIRED)}")
 
 
-def _check_header(columns: Sequence[str], where: str, required: Sequence[str], known: Sequence[str]) -> None:
+def _check_header(columns: Sequence[str], where: str) -> None:
     for wrong, reason in (
-        (sorted(set(required).difference(columns)), "the header lacks"),
-        ([one for one in columns if one not in known], "unknown column"),
-        ([one for one in known if columns.count(one) > 1], "the header has twice"),
+        (sorted(set(REQUIRED).difference(columns)), "the header lacks"),
+        ([one for one in columns if one not in COLUMNS], "unknown column"),
+        ([one for one in COLUMNS if columns.count(one) > 1], "the header has twice"),
     ):
         if wrong:
             shown = printable(", ".join(wrong))[:120]
-            raise ParseError(f"{where}: {reason} {shown}; columns are {', '.join(known)}")
+            raise ParseError(f"{where}: {reason} {shown}; columns are {', '.join(COLUMNS)}")
 
 
 def name(text: str, where: str, column: str, needed: bool = True) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import gmtime, strftime
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import host as machine
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
@@ -24,7 +24,7 @@ from .. import nodeset
 from ..terminal import counted
 from . import cabling_plan, judge, links, members, record, run, subnet, tree
 from .cabling_plan import Cable, Plan, UnfitError
-from .evidence import End, Evidence, Host
+from .evidence import End, Evidence, Host, Line
 from .map import Fabric, is_aggregation, several
 
 # Findings that say nothing about where cables are. The plan that the site names may be the one to be drafted.
@@ -40,7 +40,6 @@ _SEEN = (members.SWEEP.id, members.PLANE.id, subnet.MANAGER.id)
 _STANDBY = re.compile(": (standby|strangers)$")
 _ROOM = 300
 AGAIN = "repair it and sweep again (ansible-playbook playbooks/fabric.yml -i INVENTORY)"
-Line = tuple[Sequence[str], Finding]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import SWITCH, Node, Sweep
 
 from .. import nodeset
@@ -22,6 +23,13 @@ from .cabling_plan import Plan
 # Node GUID and port number.
 End = tuple[str, int]
 _UP = ("active", "armed", "init")
+
+
+class Line(NamedTuple):
+    """A finding, and the hosts that have it."""
+
+    hosts: tuple[str, ...]
+    finding: Finding
 
 
 class Rail(NamedTuple):

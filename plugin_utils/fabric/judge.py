@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.subnet_manager import MANAGER_LOG
 
 from ..terminal import counted
 from . import cabling, links, members, subnet, tree
-from .evidence import End, Evidence, Plane
+from .evidence import Evidence, Line, Plane
 from .map import AGAIN, Entry, Fabric, names
 
-Line = tuple[tuple[str, ...], Finding]
 # More entries of one kind than this are one line.
 SINGLE = 8
 _OF_PLANE: tuple[Callable[[Fabric, Plane], Iterable[Entry]], ...] = (
@@ -40,24 +37,13 @@ _CAUSES = (
 )
 
 
-class Judged(NamedTuple):
-    """lines: findings with their hosts.   marks: ends and own finding of each bad cable, also of many in one line."""
-
-    lines: list[Line]
-    marks: tuple[tuple[tuple[End, ...], Finding], ...] = ()
-
-
 def judge(evidence: Evidence) -> list[Line]:
-    """Return ``Judged.lines``."""
-    return judged(evidence).lines
-
-
-def judged(evidence: Evidence) -> Judged:
+    """Return all findings with their hosts."""
     if not evidence.sweeps:
         fix = f"find out why no host of busbar_fabric_hosts returned a sweep (their ib_fabric findings); {AGAIN}"
         want = "a sweep of each plane"
         nothing = members.SWEEP.judge("fabric", "unknown", want, "no sweep", "ib_fabric_info", fix)
-        return Judged([(tuple(sorted(evidence.hosts)), nothing)])
+        return [Line(tuple(sorted(evidence.hosts)), nothing)]
     fabric = Fabric(evidence)
     cabling.resolve(fabric)
     found = members.members(fabric)
@@ -80,8 +66,7 @@ def judged(evidence: Evidence) -> Judged:
         entries = _tie(entries, roots, state, severity, caused)
     # Where ends of cables contradict each other, a finding may come twice.
     entries = list({one.finding.id: one for one in reversed(entries)}.values())[::-1]
-    lines = [*_fold(entries, fabric.planes), *((one.hosts, one.finding) for one in good)]
-    return Judged(lines, tuple((one.ends, one.finding) for one in entries if one.ends))
+    return [*_fold(entries, fabric.planes), *(Line(one.hosts, one.finding) for one in good)]
 
 
 def _count_cables(fabric: Fabric, plane: Plane) -> None:
@@ -152,7 +137,7 @@ def _merge(entries: Sequence[Entry], planes: Sequence[Plane]) -> tuple[list[Line
     ids: dict[str, str] = {}
     for group in groups.values():
         if len(group) <= SINGLE:
-            lines += [(one.hosts, one.finding) for one in group]
+            lines += [Line(one.hosts, one.finding) for one in group]
             continue
         first, kind = group[0].finding, group[0].kind
         label = planes[group[0].plane].label if group[0].plane is not None else "fabric"
@@ -161,5 +146,5 @@ def _merge(entries: Sequence[Entry], planes: Sequence[Plane]) -> tuple[list[Line
         have, fix = f"{len(group)} {kind}: {names([one.name for one in group])}", f"one of {len(group)}: {first.fix}"
         finding = replace(first, subject=f"{label}: {kind}{state}{behind}", have=have, fix=fix)
         ids.update({one.finding.id: finding.id for one in group})
-        lines.append((tuple(sorted({host for one in group for host in one.hosts})), finding))
+        lines.append(Line(tuple(sorted({host for one in group for host in one.hosts})), finding))
     return lines, ids

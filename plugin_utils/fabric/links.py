@@ -310,7 +310,10 @@ def _downed(fabric: Fabric, plane: Plane, ends: Pair, of_link: Mapping[End, Coun
     have = f"went down in {time}: {times}: {fabric.cable(*ends)}"
     state, severity, which, fix, kind = "drift", None, "both ends", LINK_DOWNED.fix, "links that went down"
     why = None
-    if len(counts) < 2 or not all(counts.values()):
+    if sum(moved.seconds > 0 for moved in of_link.values()) < 2:
+        state, severity, which, kind = "unknown", "major", "one end", "links that went down, by the end that was read"
+        fix = f"repair what hides the counters of the other end; if that counts it, too, {fix}"
+    elif not all(counts.values()):
         which, kind, severity = "one end", "links one of whose ends reports that they went down", "minor"
         why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
     elif None in boots:

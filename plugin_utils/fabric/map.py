@@ -35,7 +35,7 @@ class Entry:
     """A finding and its hosts: those of a cable's rails, else those that swept the plane.
 
     plane: its index, None for the fabric.   kind: entries of one kind are one line, in words that can be counted
-    ("links at 4x EDR"); "" for a separate line.   name: in that line.   ends: of its cables, for the report.
+    ("links at 4x EDR"); "" for a separate line.   name: in that line.
     """
 
     hosts: tuple[str, ...]
@@ -43,7 +43,6 @@ class Entry:
     plane: int | None = None
     kind: str = ""
     name: Name = ""
-    ends: tuple[End, ...] = ()
 
 
 @dataclass
@@ -180,7 +179,7 @@ class Fabric:
         self.roots.update(dict.fromkeys(roots, finding))
         name = name or (self.name(*ends) if kind and ends else "")
         index = None if plane is None else plane.index
-        return Entry(tuple(hosts) or self.concerned(plane, *ends), finding, index, kind, name, tuple(ends))
+        return Entry(tuple(hosts) or self.concerned(plane, *ends), finding, index, kind, name)
 
     # -- names -----------------------------------------------------------------------------------------------------
 

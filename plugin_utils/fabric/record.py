@@ -13,23 +13,19 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .. import codec, fabric_schema, result_schema
-from ..record_file import RecordFile, shortened
-from .evidence import Host, Rail
+from ..record_file import RecordFile
+from .evidence import Host, Line
 
-FORMAT = 1
 KIND, NAME = "fabric", "fabric.json"
 # Bytes of the file: 4,096 HCA ports and 600 switches are less than 16 MB.
 LIMIT = 64 << 20
@@ -37,18 +33,6 @@ HOSTS, FINDINGS, PLANES = 20_000, 200_000, 256
 # Stored records: of a large fabric, one a night, they are some 200 MB.
 KEPT = 14
 _RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9_]{1,16}")
-_END = ("guid", "port")
-_PLAIN = ("begun", "finished", "before", "complete")
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A bad link, for the report.   ends: node GUID and port; both, where both are known."""
-
-    ends: tuple[tuple[str, int], ...]
-    check: str
-    state: str
-    said: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +41,7 @@ class Record:
 
     sweeps: of all planes, of some by several hosts.   taken: time of each, by the control node's clock.
     before: directory of the record that this run was compared with, or "".
-    findings: with their hosts, also those that are ok.   marks: of the bad cables.
+    findings: also those that are ok.
     complete: every node that was to sweep did, and every plane is complete.
     """
 
@@ -68,21 +52,12 @@ class Record:
     sweeps: tuple[Sweep, ...] = ()
     taken: tuple[float, ...] = ()
     before: str = ""
-    findings: tuple[tuple[tuple[str, ...], Finding], ...] = ()
-    marks: tuple[Mark, ...] = ()
+    findings: tuple[Line, ...] = ()
     complete: bool = False
 
 
 _name = codec.text(codec.LINE, empty=False, line=True)
 _names = codec.many(_name, HOSTS)
-_end = codec.record(guid=codec.text(16, re.compile("[0-9a-f]{16}")), port=codec.whole(0, 255))
-_mark = codec.of_class(
-    Mark,
-    ends=codec.many(_end, 2),
-    check=result_schema.a_finding.keys["check"],
-    state=codec.one_of(*finding.STATES),
-    said=result_schema.line,
-)
 _fields = codec.of_class(
     Record,
     **codec.each(("begun", "finished"), result_schema.seconds),
@@ -91,45 +66,25 @@ _fields = codec.of_class(
     sweeps=codec.many(lambda _value: None, PLANES),
     taken=codec.many(result_schema.seconds, PLANES),
     before=codec.text(64, re.compile("|" + _RUN.pattern)),
-    findings=codec.many(codec.record(hosts=_names, finding=result_schema.a_finding), FINDINGS),
-    marks=codec.many(_mark, FINDINGS),
+    findings=codec.many(codec.of_class(Line, hosts=_names, finding=result_schema.a_finding), FINDINGS),
 )
-_record = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_fields.keys})
+# Older releases also stored the bad links apart.
+_file = codec.Record({"format": codec.whole(1, 1), **_fields.keys, "marks": codec.anything}, ("marks",))
 
 
 def to_dict(record: Record) -> Plain:
     """Return the record as plain data."""
-    return {
-        "format": FORMAT,
-        **{name: getattr(record, name) for name in _PLAIN},
-        "asked": list(record.asked),
-        "taken": list(record.taken),
-        "hosts": {
-            name: {**vars(known), "rails": [rail._asdict() for rail in known.rails]}
-            for name, known in record.hosts.items()
-        },
-        "sweeps": [sweep.to_dict(one) for one in record.sweeps],
-        "findings": [{"hosts": list(hosts), "finding": found.to_dict()} for hosts, found in record.findings],
-        "marks": [
-            {**vars(one), "ends": [dict(zip(_END, end, strict=True)) for end in one.ends], "said": shortened(one.said)}
-            for one in record.marks
-        ],
-    }
+    sweeps = [sweep.to_dict(one) for one in record.sweeps]
+    return {**FILE.to_dict(replace(record, sweeps=())), "sweeps": sweeps}
 
 
 def _build(data: Plain) -> Record:
-    _record(data)
+    _file(data)
     if len(data["taken"]) != len(data["sweeps"]):
         raise ParseError("taken: has %d items, expected one for each sweep" % len(data["taken"]))
-    return Record(
-        **{name: data[name] for name in _PLAIN},
-        asked=tuple(data["asked"]),
-        hosts={name: host(one) for name, one in data["hosts"].items()},
-        sweeps=tuple(map(read_sweep, data["sweeps"])),
-        taken=tuple(data["taken"]),
-        findings=tuple((tuple(one["hosts"]), finding.from_dict(one["finding"])) for one in data["findings"]),
-        marks=tuple(Mark(**{**one, "ends": tuple(map(itemgetter(*_END), one["ends"]))}) for one in data["marks"]),
-    )
+    rest = {name: value for name, value in data.items() if name not in ("format", "marks")}
+    record = codec.build(Record, {**rest, "sweeps": []})
+    return replace(record, sweeps=tuple(map(read_sweep, data["sweeps"])))
 
 
 def read_sweep(data: Plain) -> Sweep:
@@ -176,11 +131,6 @@ def _port(row: Sequence[Any], guids: Sequence[str], sets: Sequence[Sequence[str]
         counted.update({names[place]: value for place, value in zip(pairs[::2], pairs[1::2], strict=True)})
     values[10:] = counted, values[11] or ""
     return Port(*values)
-
-
-def host(data: Plain) -> Host:
-    """Return the host of a node's data, which ``fabric_schema.on_fabric`` has checked."""
-    return Host(tuple(Rail(**rail) for rail in data["rails"]), data["boot_id"])
 
 
 FILE = RecordFile(KIND, NAME, LIMIT, _build)

@@ -24,9 +24,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from .. import codec, due_roles, fabric_schema, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet
-from .evidence import End, Evidence, Host, Wanted
-from .judge import Line
-from .record import Mark, Record
+from .evidence import Evidence, Host, Line, Wanted
+from .record import Record
 
 MODULE = "ib_fabric_info"
 # The role whose module reports the GUIDs of a host.
@@ -72,14 +71,12 @@ RECORD = Check(
 
 @dataclass(frozen=True)
 class Due:
-    """hosts: nodes that are to sweep, in turn.   known: planes, by the GUIDs of their managers, of a recent sweep.
+    """hosts: nodes that are to sweep, in turn.   last: the last record is judged, and no host sweeps.
 
-    last: the last record is judged, and no host sweeps.   wrong: name in busbar_fabric_hosts -> what is wrong with it.
-    messages: lines for the user.
+    wrong: name in busbar_fabric_hosts -> what is wrong with it.   messages: lines for the user.
     """
 
     hosts: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
     last: bool = False
     wrong: Mapping[str, str] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
@@ -104,20 +101,12 @@ def due(
     if names and not hosts and len(wrong) < len(names):
         left = nodeset.brief([name for name in names if name not in wrong], _NAMES)
         return Due(wrong=wrong, messages=(f"FABRIC: not swept: --limit leaves out {left}, which would sweep it",))
-    stored = _sweeps_of(last)
-    recent = [(one, when) for one, when in stored if one.complete and one.plane and 0 <= now - when < interval]
-    if not recent or last is None:
+    stored = () if last is None else tuple(zip(last.sweeps, last.taken, strict=True))
+    recent = stored and all(one.plane and 0 <= now - when < interval for one, when in stored)
+    if last is None or not recent or not last.complete or not set(hosts) <= set(last.asked):
         return Due(hosts, wrong=wrong)
-    ago = "%d s ago, and ib_fabric_interval is %g s" % (now - min(when for _one, when in recent), interval)
-    if last.complete and len(recent) == len(last.sweeps) and set(hosts) <= set(last.asked):
-        return Due(last=True, wrong=wrong, messages=(f"FABRIC: not swept again: that was {ago}",))
-    known = tuple(sorted({one.plane for one, _when in recent}))
-    message = f"FABRIC: {counted(len(known), 'plane')} not swept again: that was {ago}"
-    return Due(hosts, known, wrong=wrong, messages=(message,))
-
-
-def _sweeps_of(last: Record | None) -> Iterable[tuple[Sweep, float]]:
-    return zip(last.sweeps, last.taken, strict=True) if last is not None else ()
+    ago = "%d s ago, and ib_fabric_interval is %g s" % (now - min(last.taken), interval)
+    return Due(last=True, wrong=wrong, messages=(f"FABRIC: not swept again: that was {ago}",))
 
 
 def last_record(path: str) -> tuple[Record | None, str]:
@@ -185,7 +174,7 @@ def known_hosts(
         result = _of_rails(of_host) if of_host else None
         report = result.get("fabric") if isinstance(result, Mapping) else None
         if report is not None and codec.is_valid(fabric_schema.on_fabric, report):
-            found[name] = record.host(report)
+            found[name] = codec.build(Host, report)
             continue
         silent.update([name] if of_host is not None else [])
         # Whether it was rebooted since is not known.
@@ -225,7 +214,7 @@ def host_findings(
             have = "it sees no plane that others have not swept"
         elif given.why or not given.sweeps:
             state, have = "unknown", given.why or "it has swept nothing"
-        yield (host,), HOST.judge(HERE, state, "a sweep", have, MODULE, because=given.because or bad)
+        yield Line((host,), HOST.judge(HERE, state, "a sweep", have, MODULE, because=given.because or bad))
     for host in (host for host in hosts if host not in answers):
         # A host that is not in the run has no finding to follow from.
         follows = HOST.finding_id(HERE) if answers else members.SWEEP.finding_id("fabric")
@@ -235,17 +224,7 @@ def host_findings(
             have = "it did not report its GUIDs: those of the last record are used, if there is one"
         elif not hosts[host].rails:
             state, have = "ok", "it has no InfiniBand rail"
-        yield (host,), HOST.judge(ANYWHERE, state, "a sweep", have, "busbar_fabric_hosts", because=follows)
-
-
-def marks(found: Iterable[tuple[tuple[End, ...], Finding]], sweeps: Iterable[Sweep]) -> tuple[Mark, ...]:
-    """Return each bad cable once, with its root finding.   found: ends of one cable, or of several."""
-    cables = {end: port.peer for one in sweeps for node in one.nodes for end, port in node.ports_by_end() if port.peer}
-    marked: dict[frozenset[End], Mark] = {}
-    for ends, finding in sorted(found, key=lambda one: one[1].because is not None):
-        for pair in [ends] if len(ends) <= 2 else [(end, *filter(None, [cables.get(end)])) for end in ends]:
-            marked.setdefault(frozenset(pair), Mark(pair, finding.check, finding.state, finding.have or "-"))
-    return tuple(marked.values())[: record.FINDINGS]
+        yield Line((host,), HOST.judge(ANYWHERE, state, "a sweep", have, "busbar_fabric_hosts", because=follows))
 
 
 def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
@@ -316,25 +295,25 @@ class Run:
     ) -> dict[str, Plain]:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)
-        # Those of the last record that were not made again, and those of now.
-        sweeps = [each for each in _sweeps_of(last) if self.plan["last"] or each[0].plane in self.plan["known"]]
-        sweeps += [(one, now) for given in answers.values() for one in given.sweeps]
-        planes, taken = tuple(one for one, _when in sweeps), tuple(when for _one, when in sweeps)
+        planes = tuple(one for given in answers.values() for one in given.sweeps)
+        taken = (now,) * len(planes)
+        if self.plan["last"] and last is not None:
+            planes, taken = last.sweeps, last.taken
         self.messages += lines(planes)
         name, before = self._before(last)
         hosts, silent = known_hosts(self.group, registered, last)
         cables, own = self._cables()
         boots = {host: known.boot_id for host, known in (before.hosts if before else {}).items() if known.boot_id}
         earlier = before.sweeps if before is not None else ()
-        judged = judge.judged(Evidence(planes, earlier, cables, hosts, boots, wanted(self.plan["values"])))
+        judged = judge.judge(Evidence(planes, earlier, cables, hosts, boots, wanted(self.plan["values"])))
         # The hosts of what is of no other host.
         asked = self.plan["asked"]
         swept = tuple(answers) or tuple(host for host in asked if host in self.there) or tuple(self.there[:1])
         in_play = {host: hosts[host] for host in self.there}
         found = [
-            *host_findings(asked, answers, bool(sweeps), in_play, silent),
-            *judged.lines,
-            *((swept, finding) for finding in own),
+            *host_findings(asked, answers, bool(planes), in_play, silent),
+            *judged,
+            *(Line(swept, finding) for finding in own),
         ]
         whole = bool(planes) and all(one.complete for one in planes)
         made = Record(
@@ -346,10 +325,9 @@ class Run:
             taken=taken,
             before=name,
             findings=tuple(found),
-            marks=marks(judged.marks, planes),
             complete=whole and not any(one.why for one in answers.values()),
         )
-        found.append((swept, self._stored(made)))
+        found.append(Line(swept, self._stored(made)))
         return results(found, answers, self.there, self.group, lacking(registered))
 
     def _before(self, last: Record | None) -> tuple[str, Record | None]:

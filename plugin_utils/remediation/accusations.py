@@ -16,15 +16,20 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from .. import codec, result_schema, results_folder
+from ..campaign import localise_judge
 
 # Bytes of one file: 10,000 nodes with a dozen findings each.
 LIMIT = 256 << 20
 MOST_HOSTS = 20_000
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
-_boot_id = codec.text(64, line=True)
+_OF_HOST = codec.record(
+    ("findings", "boot_id"),
+    others=True,
+    findings=codec.maybe(result_schema.of_findings),
+    boot_id=codec.maybe(codec.text(64, line=True)),
+)
 
 
 @dataclass(frozen=True)
@@ -98,19 +103,13 @@ def _of_file(data: object) -> Iterator[tuple[str, Accusation | str]]:
     good = tuple(host for host, said in data["hosts"].items() if isinstance(said, dict) and _is_good(said))
     for host, said in data["hosts"].items():
         try:
-            if not isinstance(said, dict):
-                raise codec.Invalid("is not a dictionary")
-            given: list[Plain] = said.get("findings") or []
-            result_schema.of_findings(given)
-            boot_id = said.get("boot_id") or ""
-            _boot_id(boot_id)
+            _OF_HOST(said)
         except codec.Invalid as error:
             yield host, printable(f"its findings are not valid: {error}"[:300])
             continue
-        for item in given:
-            finding = findings.from_dict(item)
+        for finding in map(findings.from_dict, said.get("findings") or ()):
             if not finding.ok:
-                yield host, Accusation(host, finding, at, boot_id, good)
+                yield host, Accusation(host, finding, at, said.get("boot_id") or "", good)
 
 
 def _is_good(said: Mapping[str, object]) -> bool:

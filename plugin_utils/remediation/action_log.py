@@ -18,9 +18,10 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import shortened
+
+from .. import codec, result_schema, results_folder
+from ..plain_data import Plain
+from ..record_file import shortened
 
 NAME = "actions.jsonl"
 ACTIONS = (

@@ -12,27 +12,18 @@ Steps that the plan does not need are left out. A step that fails, or a node tha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
-    BETWEEN,
-    PROVISION,
-    QUARANTINE,
-    CurrentResult,
-    Item,
-    NodePlan,
-    current_result,
-    in_order,
-)
+
+from .. import reboot, result_schema, suite
+from ..plain_data import Plain, PlainView
+from . import proof
+from .action_log import Entry
+from .plan import BETWEEN, PROVISION, QUARANTINE, CurrentResult, Item, NodePlan, current_result, in_order
 
 _AFTER = {role.name: role.after for role in suite.SUITE}
 
@@ -248,7 +239,9 @@ class Remediation:
         state.before = {item.finding.id: proof.figure(item.finding, measured) for item in plan.acted}
         first = next((figure for figure in state.before.values() if figure is not None), None)
         self._log("measured", "done" if now.passed or now.findings else "failed", before=first)
-        state.stale = bool(plan.repaired) and all(proof.prove(one, now).state == "ok" for one in plan.repaired)
+        state.stale = bool(plan.repaired) and all(
+            proof.prove(one, now, plan.passed).state == "ok" for one in plan.repaired
+        )
         if state.stale:
             self._log("dropped", "done", "measured again, it is as fast as it has to be", before=first)
             state.steps = [step for step in state.steps if step in ("audit", "wait", "judge", "resume")]
@@ -319,15 +312,12 @@ class Remediation:
                 state.before[name] = plan.figure
                 state.after[name] = proof.figure_between(self._search.record, plan.name)
             if name in by_id:
-                entry = self._entry(
-                    # A figure that was good before anything was done was not repaired.
-                    "dropped" if state.stale else "verified",
-                    "done" if by_id[name].state == "ok" else "failed",
-                    by_id[name].have,
-                    item,
-                    state.before.get(name),
-                )
-                self.entries.append(replace(entry, boot_id=now.boot_id or plan.boot_id, after=state.after[name]))
+                # A figure that was good before anything was done was not repaired.
+                action = "dropped" if state.stale else "verified"
+                outcome = "done" if by_id[name].state == "ok" else "failed"
+                known: Plain = {"before": state.before.get(name), "after": state.after[name]}
+                known["boot_id"] = now.boot_id or plan.boot_id
+                self.entries.append(plan.entry(self._run, action, outcome, by_id[name].have, item, **known))
         return False
 
     # -- log -----------------------------------------------------------------------------------------------------------
@@ -336,20 +326,12 @@ class Remediation:
         """Return what a role has registered, as far as it is valid."""
         return result_schema.given(self._results.get(f"{role}_result"), module)
 
-    def _entry(self, action: str, result: str, why: str, item: Item | None, before: float | None) -> Entry:
-        host, boot_id = self.plan.name, self.plan.boot_id
-        entry = Entry(at=time.time(), run=self._run, host=host, action=action, outcome=result, boot_id=boot_id, why=why)
-        if item is not None:
-            about = item.finding
-            entry = replace(entry, check=about.check, subject=about.subject, finding=about.id, attempt=item.attempt)
-        return replace(entry, before=before)
-
     def _log(self, action: str, result: str, why: str = "", role: str = "", before: float | None = None) -> None:
         """Log an action for each finding that is acted on, or once if there is none."""
         # A role that is played because another one changed something belongs to none of them.
         items: list[Item | None] = [item for item in self.plan.acted if not role or role in item.roles]
-        entries = [self._entry(action, result, why, item, before) for item in items or [None]]
-        self.entries += [replace(entry, role=role) for entry in entries]
+        more = {"role": role, "before": before}
+        self.entries += [self.plan.entry(self._run, action, result, why, item, **more) for item in items or [None]]
 
     STEPS: ClassVar[Mapping[str, Step]] = {
         "look": Step("drain", "report", end=_end_look),

@@ -8,8 +8,10 @@ An accusation is never acted on, only the node's current result of the same chec
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -19,12 +21,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     Finding,
     from_dict,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
+
+from .. import due_roles, result_schema, suite
+from ..campaign import localise_judge
+from ..plain_data import Plain
+from . import action_log
+from .accusations import Accusation
+from .action_log import Entry
 
 DAY = 86400.0
 # Characters of a finding's text in Slurm's reason.
@@ -149,7 +152,8 @@ class Item:
 class NodePlan:
     """The plan of one node.
 
-    before: ids of its findings.   roles: played in any case.   after: played where one of these has changed something.
+    before: ids of its findings.   passed: ids of what was ok by the same checks.   leaf: of the inventory.
+    roles: played in any case.   after: played where one of these has changed something.
     drain: the node is taken out of service first.   measure, between: it is measured again, alone or with others.
     figure: of a measurement with others before.   act: anything is done to it.   refused: why not.
     left: an earlier run drained it and was killed.   returns: it was left drained for a fault that is repaired now.
@@ -160,6 +164,7 @@ class NodePlan:
     items: tuple[Item, ...] = ()
     boot_id: str = ""
     before: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
     leaf: str = ""
     roles: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -188,6 +193,14 @@ class NodePlan:
     def repaired(self) -> tuple[Finding, ...]:
         """Return findings that have to be proven to be repaired."""
         return tuple(item.finding for item in self.items if item.verdict in (MEND, MEASURE))
+
+    def entry(self, run: str, action: str, outcome: str, why: str, item: Item | None = None, **more: Any) -> Entry:
+        """Return the log's entry on an action. item: the accusation that it is for.   more: fields of the entry."""
+        given = {"at": time.time(), "boot_id": self.boot_id, **more}
+        if item is not None:
+            of = item.finding
+            given |= {"check": of.check, "subject": of.subject, "finding": of.id, "attempt": item.attempt}
+        return Entry(run=run, host=self.name, action=action, outcome=outcome, why=why, **given)
 
     def to_dict(self) -> Plain:
         """Return plain data of lists and dictionaries, for ``codec.build``."""
@@ -390,6 +403,7 @@ def plan_node(
     items = tuple(Case(one, now, limits, own, moment).judge() for one in accusations)
     returns = bool(items) and all(item.verdict == STALE for item in items) and limits.drains and held
     acted = NodePlan(name, items).acted
+    failed = {item.finding.check for item in acted}
     roles = in_order(role for item in acted for role in item.roles)
     mended = {item.finding.check for item in acted if item.verdict == MEND}
     between = not mended.isdisjoint(BETWEEN)
@@ -405,6 +419,7 @@ def plan_node(
         items=items,
         boot_id=now.boot_id,
         before=tuple(sorted(now.findings)),
+        passed=tuple(sorted(name for name in now.passed if name.partition("[")[0] in failed)),
         leaf=leaf,
         roles=roles,
         after=dependents(roles),

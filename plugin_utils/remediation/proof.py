@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import PAIR
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan
+
+from .. import codec, result_schema, suite
+from ..campaign import localise_record
+from ..campaign.localise_record import PAIR
+from ..plain_data import PlainView
+from . import plan as plans
+from .plan import CurrentResult, NodePlan
 
 _MEASURED = {noun for role in suite.SUITE if role.play == "benchmark" for noun in role.nouns}
 
@@ -49,8 +50,11 @@ def with_measured(now: CurrentResult, measured: Mapping[str, object] | None) -> 
     return replace(now, findings={**now.findings, **found}, passed=now.passed | set(result["passed"]))
 
 
-def prove(finding: Finding, now: CurrentResult) -> Proof:
-    """Return the proof by the check that failed: a check that is no longer made proves nothing."""
+def prove(finding: Finding, now: CurrentResult, before: Collection[str] = ()) -> Proof:
+    """Return the proof by the check that failed: a check that is no longer made proves nothing.
+
+    before: ids that passed before the repair.
+    """
     if now.silent:
         return Proof(finding.id, "unknown", f"the node did not respond: {now.silent}")
     standing = now.findings.get(finding.id)
@@ -59,9 +63,9 @@ def prove(finding: Finding, now: CurrentResult) -> Proof:
         return Proof(finding.id, state, standing.have or "nothing")
     if finding.check in plans.BETWEEN and plans.GOOD in now.passed:
         return Proof(finding.id, "ok", "as fast with good nodes as it has to be")
-    # A repaired subject may have another name, such as the device that is back.
+    # A repaired subject may have another name, such as the device that is back. Its neighbours were good before.
     elsewhere = all(one.check != finding.check for one in now.findings.values()) and any(
-        name.startswith(f"{finding.check}[") for name in now.passed
+        name.startswith(f"{finding.check}[") for name in now.passed.difference(before)
     )
     if finding.id in now.passed or elsewhere:
         return Proof(finding.id, "ok", "ok")
@@ -85,7 +89,7 @@ def worse(before: Sequence[str], now: CurrentResult, measured: bool) -> tuple[st
 
 def judge(plan: NodePlan, now: CurrentResult, done: bool, kept_out: bool = False) -> Outcome:
     """Return the outcome. done: something was changed on the node.   kept_out: another run of Busbar drained it."""
-    proofs = tuple(prove(finding, now) for finding in plan.repaired)
+    proofs = tuple(prove(finding, now, plan.passed) for finding in plan.repaired)
     hardware = [item.finding for item in plan.items if item.verdict == plans.QUARANTINE]
     if not (done or hardware or plan.left or plan.returns):
         return Outcome(proofs, (), "undone")

@@ -6,18 +6,10 @@ from __future__ import annotations
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import State
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
-    ASKED,
-    LEFT,
-    MENDED,
-    QUARANTINE,
-    ROLLOUT,
-    STALE,
-    Item,
-    NodePlan,
-)
+
+from ..plain_data import Plain
+from .machine import State
+from .plan import ASKED, LEFT, MENDED, QUARANTINE, ROLLOUT, STALE, Item, NodePlan
 
 _SOURCE = "the check that failed"
 AGAIN = "run busbar remediate again with the same files"

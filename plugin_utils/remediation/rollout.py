@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import BETWEEN, NodePlan
+from .. import nodeset
+from ..plain_data import HostVars, PlainView
+from . import action_log
+from .accusations import Accusation
+from .action_log import Entry
+from .plan import BETWEEN, NodePlan
 
 # Characters of host names in a sentence.
 _ROOM = 120

@@ -14,13 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host as Door
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import judge as fabric_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Rail, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Line, Rail, Wanted
 
 from .description import Fabric, names, rail_optimised
 from .planes import Machine, Plane
@@ -140,7 +139,7 @@ class Site:
             time.sleep(0.3)
             plane.settle()
 
-    def judge(self, sweeps: Sequence[Sweep], *, planned: bool = True, **more: object) -> list[Said]:
+    def judge(self, sweeps: Sequence[Sweep], *, planned: bool = True, **more: object) -> list[Line]:
         """Findings that are not ok."""
         asked = Evidence(
             sweeps=sweeps,
@@ -151,22 +150,15 @@ class Site:
             wanted=Wanted(),
         )
         asked = replace(asked, **more)  # type: ignore[arg-type]
-        return [Said(hosts, finding) for hosts, finding in fabric_judge.judge(asked) if not finding.ok]
+        return [line for line in fabric_judge.judge(asked) if not line.finding.ok]
 
 
-@dataclass(frozen=True)
-class Said:
-    hosts: tuple[str, ...]
-    finding: Finding
-
-    @property
-    def text(self) -> str:
-        own = self.finding
-        return f"{own.state} {own.check} [{own.subject}] want {own.want} have {own.have}; fix: {own.fix}"
-
-    def __str__(self) -> str:
-        because = f" because {self.finding.because}" if self.finding.because else ""
-        return f"{','.join(self.hosts)}: {self.text}{because}"
+def text(line: Line) -> str:
+    """All of a finding, as an assertion shows it."""
+    own = line.finding
+    because = f" because {own.because}" if own.because else ""
+    words = f"{own.state} {own.check} [{own.subject}] want {own.want} have {own.have}; fix: {own.fix}"
+    return f"{','.join(line.hosts)}: {words}{because}"
 
 
 @dataclass(frozen=True)
@@ -178,20 +170,17 @@ class Expected:
     words: tuple[str, ...]
     state: str = "drift"
 
-    def fits(self, said: Said) -> bool:
-        return (
-            said.finding.check == f"ib_fabric.{self.check}"
-            and said.finding.state == self.state
-            and said.hosts == tuple(sorted(self.hosts))
-            and all(word in said.text for word in self.words)
-        )
+    def fits(self, line: Line) -> bool:
+        known = (line.finding.check, line.finding.state, line.hosts)
+        wanted = (f"ib_fabric.{self.check}", self.state, tuple(sorted(self.hosts)))
+        return known == wanted and all(word in text(line) for word in self.words)
 
 
-def compare(said: Sequence[Said], expected: Sequence[Expected]) -> None:
+def compare(said: Sequence[Line], expected: Sequence[Expected]) -> None:
     """Every expected finding once, and nothing else but what follows from them."""
     roots = [one for one in said if one.finding.because is None]
     ids = {one.finding.id for one in roots}
-    everything = "\n".join(map(str, said))
+    everything = "\n".join(map(text, said))
     for want in expected:
         fitting = [one for one in roots if want.fits(one)]
         assert len(fitting) == 1, f"{len(fitting)} findings are {want}; said was:\n{everything}"

@@ -24,7 +24,7 @@ from tests import processes
 
 from .description import End, Node
 from .planes import Plane, wait
-from .site import HOSTS, Expected, Site, compare, site
+from .site import HOSTS, Expected, Site, compare, site, text
 
 Plant = Callable[[Site], object]
 P = ParamSpec("P")
@@ -277,13 +277,13 @@ def test_what_was_not_seen_is_unknown_and_never_well(name: str, fabric: Site) ->
     for planned in (True, False):
         said = fabric.judge(sweeps, planned=planned)
         states = {one.finding.check: one.finding.state for one in said}
-        assert "unknown" in (states.get("ib_fabric.sweep"), states.get("ib_fabric.plane")), "\n".join(map(str, said))
+        assert "unknown" in (states.get("ib_fabric.sweep"), states.get("ib_fabric.plane")), "\n".join(map(text, said))
         # A port that is up and waits for its manager was seen to do so.
         said = [one for one in said if one.finding.check != "ib_fabric.link_state"]
-        assert {one.finding.state for one in said} == {"unknown"}, "\n".join(map(str, said))
+        assert {one.finding.state for one in said} == {"unknown"}, "\n".join(map(text, said))
         # One cause, one line.
         roots = {one.finding.check for one in said if one.finding.because is None}
-        assert roots == {"ib_fabric.sweep"}, "\n".join(map(str, said))
+        assert roots == {"ib_fabric.sweep"}, "\n".join(map(text, said))
 
 
 KILLED = """

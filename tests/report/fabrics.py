@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, SubnetManager, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling, links, tree
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Line, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 
 from tests.report.records import FINISHED
 
@@ -18,15 +19,15 @@ def guid(plane: int, kind: int, number: int) -> str:
 
 
 def swept(
-    hosts: int = 600, leaves: int = 30, spines: int = 10, planes: int = 1, bad: bool = True, name: str = "n{:04}"
+    hosts: int = 600, leaves: int = 30, spines: int = 10, planes: int = 1, faulty: bool = True, name: str = "n{:04}"
 ) -> Record:
     """Host i is on leaf i of the leaves, in turn; two cables from each leaf to each spine.
 
-    bad: in the first plane one rail is slow, one is lost, one uplink has errors, and one is lost.
+    faulty: in the first plane one rail is slow, one is lost, one uplink has errors, and one is lost.
     """
     names = [name.format(i) for i in range(hosts)]
     rails: dict[str, list[Rail]] = {host: [] for host in names}
-    sweeps, marks = [], []
+    sweeps, findings = [], []
     for plane in range(planes):
         ports: dict[str, list[Port]] = {}
         tops = [guid(plane, 8, i) for i in range(spines)]
@@ -40,12 +41,12 @@ def swept(
         for i, host in enumerate(names):
             own = guid(plane, 0, i + 1)
             rails[host].append(Rail(plane, f"0000:{0x10 + plane:02x}:00.0", own, None, 1, 400.0, f"mlx5_{plane}"))
-            if not (bad and plane == 0 and i == 7):
+            if not (faulty and plane == 0 and i == 7):
                 connect((own, 1), (bottoms[i % leaves], 1 + i // leaves))
         for i, leaf in enumerate(bottoms):
             for j, top in enumerate(tops):
                 for cable in range(2):
-                    if not (bad and plane == 0 and (i, j, cable) == (3, 1, 1)):
+                    if not (faulty and plane == 0 and (i, j, cable) == (3, 1, 1)):
                         connect((leaf, 64 + 2 * j + cable), (top, 1 + 2 * i + cable))
         for i, host in enumerate(names):
             own = guid(plane, 0, i + 1)
@@ -59,15 +60,16 @@ def swept(
         swept_by = (manager, names[0], f"mlx5_{plane}", 1, FINISHED, 1.5)
         master = (SubnetManager(manager, "master"),)
         sweeps.append(Sweep(*swept_by, managers=master, nodes=tuple(nodes), complete=True))
-        if bad and plane == 0:
-            slow, lost = (guid(0, 0, 43), 1), (guid(0, 0, 8), 1)
-            marks = [
-                Mark((slow, (bottoms[42 % leaves], 1 + 42 // leaves)), "ib_fabric.link_width", "drift", "1x NDR"),
-                Mark((lost, (bottoms[7 % leaves], 1 + 7 // leaves)), "ib_fabric.link_down", "drift", "no cable"),
-                Mark(((bottoms[1], 64), (tops[0], 3)), "ib_fabric.symbol_errors", "drift", "12 in 125 min"),
-                Mark(((bottoms[3], 67), (tops[1], 8)), "ib_fabric.uplinks", "drift", "was there at the last sweep"),
-            ]
+        if faulty and plane == 0:
+            bad = (
+                ("n0042", links.WIDTH, "n0042 rail 0", "1x NDR"),
+                ("n0007", cabling.DOWN, "n0007 rail 0", "no cable"),
+                ("n0000", links.SYMBOLS, f"switch 0x{bottoms[1]} port 64", "12 in 125 min"),
+                ("n0000", tree.UPLINKS, f"switch 0x{bottoms[3]}", "19 uplinks"),
+            )
+            for host, check, subject, have in bad:
+                findings.append(Line((host,), check.judge(subject, "drift", "better", have, "a test", "repair it")))
     hosts_of = {host: Host(tuple(own)) for host, own in rails.items()}
     times: dict[str, Any] = {"begun": FINISHED, "finished": FINISHED, "taken": (FINISHED,) * planes}
-    seen: dict[str, Any] = {"hosts": hosts_of, "sweeps": tuple(sweeps), "marks": tuple(marks)}
+    seen: dict[str, Any] = {"hosts": hosts_of, "sweeps": tuple(sweeps), "findings": tuple(findings)}
     return Record(asked=tuple(names[:2]), before="20261120T000000Z-abcdefgh", complete=True, **times, **seen)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Node, Unfit
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import measured_test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
@@ -34,7 +34,9 @@ def searched(nodes: int, count: int, busy: int = 2, finished: float = FINISHED) 
     """The record of a search over so many simulated nodes, of which some more are busy."""
     plain = Cluster(nodes)
     cluster = Cluster(nodes, faults(plain, count), seed=5)
-    out = [Node(f"n{nodes + i:04}", "leaf00", unfit=("busy: a job", "search when it is idle")) for i in range(busy)]
+    out = [
+        Node(f"n{nodes + i:04}", "leaf00", unfit=Unfit("busy: a job", "search when it is idle")) for i in range(busy)
+    ]
     search = Localisation([*cluster.members(), *out], cluster.bar)
     tests: list[localise_record.MeasuredTest] = []
     while asked := search.next_round():

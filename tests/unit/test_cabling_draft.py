@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cablin
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import UnfitError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.draft import Draft, draft
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Line, Rail
 
 from busbar.cli import main
 
@@ -40,11 +40,12 @@ def sweep(cables: Sequence[tuple[int, int, int, int]] = CABLES, names: dict[int,
     return Sweep(f"{3:016x}", "node1", "mlx5_4", 1, 1.8e9, 1.0, managers=(MASTER,), nodes=nodes, complete=True)
 
 
-def finding(check: str, state: str = "drift") -> tuple[tuple[str, ...], Finding]:
-    return ("node1",), Finding(f"ib_fabric.{check}", "rail 3", state, "major", "x", "y", "sweep", "why", "mend it")
+def finding(check: str, state: str = "drift") -> Line:
+    given = (f"ib_fabric.{check}", "rail 3", state, "major", "x", "y", "sweep", "why", "mend it")
+    return Line(("node1",), Finding(*given))
 
 
-def drafted(one: Sweep, hosts: dict[str, Host] | None = None, *found: tuple[tuple[str, ...], Finding]) -> Draft:
+def drafted(one: Sweep, hosts: dict[str, Host] | None = None, *found: Line) -> Draft:
     return draft([one], HOSTS if hosts is None else hosts, found, "record")
 
 

@@ -123,7 +123,7 @@ def test_jobs_have_the_bars_of_their_scope_and_the_messages_of_the_model() -> No
     assert (whole.rails, by_name["cluster sendrecv 8G 3 nodes"].rails) == (8, 1)
     assert by_name["cluster all_reduce 8G 1 node"].bar is None
     assert "DDP bucket of 25 MiB" in {job.what for job in by_name.values()}
-    text = cluster.summarise(found, {"node00": "never measured"}, check_mode=True)
+    text = "\n".join(cluster.summarise(found, {"node00": "never measured"}, check_mode=True))
     assert "would be run over 3 nodes (node[00-02]): never measured" in text
     assert "busbar_leaf is not set: all nodes are taken for one leaf" in text
 
@@ -134,8 +134,10 @@ def test_that_nothing_is_measured_is_said_with_the_reason() -> None:
         (["node01", "node02"], "the last results stand of node[01-02]"),
         ([], "no host can be measured"),
     ):
-        lines = cluster.summarise(nobody, {}, False, standing).split("\n")
-        assert lines == [f"BETWEEN NODES: nothing to measure, {said}", "  left out: node03: unreachable"]
+        assert cluster.summarise(nobody, {}, False, standing) == [
+            f"BETWEEN NODES: nothing to measure, {said}",
+            "  left out: node03: unreachable",
+        ]
 
 
 def test_an_algorithm_that_the_site_sets_itself_is_not_set_once_more() -> None:

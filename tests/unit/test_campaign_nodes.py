@@ -12,7 +12,7 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import worker_threads
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, nodes
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, measure
 
 from tests.campaigns import ANSWER, FACTS, PERF
 
@@ -138,11 +138,6 @@ def test_passes_follow_one_another_and_trials_run_side_by_side() -> None:
         batches.append([*calls])
         return [{"host": call.host} for call in calls]
 
-    trials = [
-        Trial("a", ("n1", "n2"), ((one, two), (two,))),
-        Trial("b", ("n3",), ((three,),)),
-        Trial("none", ("n4",), ()),
-    ]
-    results = {"a": [[{"host": "n1"}, {"host": "n2"}], [{"host": "n2"}]], "b": [[{"host": "n3"}]], "none": []}
-    assert measure(trials, run) == results
+    results = [[[{"host": "n1"}, {"host": "n2"}], [{"host": "n2"}]], [[{"host": "n3"}]], []]
+    assert measure([[[one, two], [two]], [[three]], []], run) == results
     assert batches == [[one, two, three], [two]]

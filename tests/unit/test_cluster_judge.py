@@ -123,6 +123,7 @@ SCENARIOS: dict[str, Callable[[], cluster_judge.Judged]] = {
     "two that exceed their prediction": lambda: judged(jobs_of(plan(5)), {**HEALTHY, 2: 700.0}),
     "no figure over four": lambda: judged(jobs_of(plan(5)), {**HEALTHY, 4: None}),
     "slow small messages": lambda: pairs({}, smallest=161.0),
+    "small messages that take no time": lambda: pairs({}, smallest=0.0),
     "a job that failed": one_failed,
     "no bar": lambda: pairs({"bar": None, "bar_source": "no figure for it: measure one"}),
     "no bar, a message of the user's": lambda: pairs({"bar": None, "bar_source": "no figure", "what": "DDP bucket"}),

@@ -10,17 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Wanted
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge, judged
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.links import Counted, compare_counts
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Line, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
 
 from .built_fabric import Built, asked, build, corrupt, guid
 
-Lines = list[tuple[tuple[str, ...], Finding]]
+Lines = list[Line]
 Change = Callable[[Built], object]
 BOTH = pytest.mark.parametrize("plan", [True, False], ids=["plan", "no plan"])
 SHAPES = pytest.mark.parametrize("apart", [False, True], ids=["one plane", "a plane a rail"])
@@ -32,14 +30,14 @@ def bad(lines: Lines) -> Lines:
     assert len(set(ids)) == len(ids), "two findings with one id"
     for _hosts, one in lines:
         assert one.because is None or one.because in ids, one
-    return [(hosts, one) for hosts, one in lines if not one.ok and one.because is None]
+    return [line for line in lines if not line.finding.ok and line.finding.because is None]
 
 
 def short(lines: Lines) -> list[tuple[str, str]]:
     return [(one.check.removeprefix("ib_fabric."), one.subject) for _hosts, one in bad(lines)]
 
 
-def only(lines: Lines) -> tuple[tuple[str, ...], Finding]:
+def only(lines: Lines) -> Line:
     [found] = bad(lines)
     return found
 
@@ -57,16 +55,6 @@ def test_a_healthy_fabric_of_any_shape_says_nothing(seed: int, plan: bool) -> No
         apart=dice.random() < 0.5,
     )
     assert short(judge(asked(built, built, plan))) == []
-
-
-def test_what_is_well_is_told_to_who_swept_and_to_every_host() -> None:
-    built = build()
-    lines = judge(asked(built, built))
-    assert {"link_speed", "link_down", "swapped", "errors", "symbol_errors", "link_downed", "saturated", "uplinks"} <= {
-        one.check.removeprefix("ib_fabric.") for _hosts, one in lines
-    }
-    [(hosts, _one)] = [line for line in lines if line[1].check == "ib_fabric.missing_host"]
-    assert hosts == tuple(built.hosts)
 
 
 def test_the_order_of_sweeps_and_hosts_changes_nothing() -> None:
@@ -308,19 +296,3 @@ def test_the_inventory_may_be_empty() -> None:
     built = build()
     lines = judge(Evidence(built.sweeps(1e9, (0,))))
     assert short(lines) == [("unknown_host", "plane of switch 0xa000000000000000: strangers")]
-
-
-def test_a_counter_that_went_back_began_anew_and_counts_what_it_shows() -> None:
-    # What did not go back may have gone on: the least that it was is the difference.
-    assert compare_counts({"a": 5, "b": 9}, {"a": 9, "b": 7}, 60.0) == Counted({"a": 5, "b": 2}, True, (), 60.0)
-
-
-def test_marks_tell_both_ends_of_each_cable_that_something_is_wrong_with() -> None:
-    before = build(hosts=32)
-    now: Built = copy.deepcopy(before)
-    for host in now.hosts:
-        now.links[now.nic(host, 1)] = (4, "HDR")
-    found = judged(asked(before, now))
-    assert {ends for ends, _finding in found.marks} == {
-        (now.nic(host, 1), now.leaf_port(host, 1)) for host in now.hosts
-    }

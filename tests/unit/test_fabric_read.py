@@ -228,12 +228,6 @@ def quantum3(text: str) -> str:
     return text.replace("devid=0xd2f0", "devid=0xd2f4").replace("4xHDR", "4xQDR")
 
 
-def files(change: Change = str) -> sweep.Sweep:
-    """Outputs of all tools in one file, after their command lines."""
-    names = ("sminfo", "ibnetdiscover", "iblinkinfo-line", "ibqueryerrors", "ibqueryerrors-counters", "saquery-smir")
-    return joined(change("".join(f"[root@node001 ~]# {name}\n{said(name + '.txt')}\n" for name in names)))
-
-
 CSV = said("ibdiagnet2.db_csv.txt")
 UNKNOWN = "\x1b[2Jsomething {{ else }}\n" * 9
 FAKE = f'x" 9 9[  ] ==( 1X 2.5 Gbps Active/ LinkUp)==> 0x{"f" * 16} 9 9[  ] "y" ( )'
@@ -247,7 +241,6 @@ READERS: dict[str, Callable[[Change], sweep.Sweep]] = {
     "links of people": lambda change: of(links(change, name="iblinkinfo.txt")),
     "links after the topology": lambda change: of(topology(), links(change)),
     "counters": lambda change: of(topology(), counters=counters(change)),
-    "one file": files,
     "db_csv": lambda change: joined(change(CSV)),
 }
 CHANGED: dict[str, tuple[str, Change]] = {
@@ -272,10 +265,6 @@ CHANGED: dict[str, tuple[str, Change]] = {
     # A node may call itself like the rest of a line; what stands of others is what they say.
     "description like a line": ("topology", swap(MARKUP, FAKE)),
     "description like a link": ("links", swap(MARKUP, FAKE)),
-    "file with another tool": (
-        "one file",
-        lambda text: f"{text}[root@node001 ~]# ls\nanaconda-ks.cfg\n{said(LOSSY + 'ibnetdiscover.err')}",
-    ),
     # The wide counter is believed, wherever it stands.
     "columns turned": (
         "db_csv",
@@ -294,7 +283,6 @@ Base = Callable[[], sweep.Sweep]
 # Name -> what is read, and what it is compared with.
 READ: dict[str, tuple[Base, Base]] = {
     "whole": (whole, sweep.Sweep),
-    "one file": (lambda: files(str), whole),
     "db_csv": (lambda: joined(CSV), sweep.Sweep),
     "partial": (
         lambda: of(
@@ -399,25 +387,6 @@ def test_adaptive_routing_is_that_of_all_switches(first: str, second: str, expec
     assert (alone.complete, alone.problems, alone.adaptive_routing) == (True, (), first == "1")
 
 
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [
-        ('Ca\t: 0x0008f10500100010 ports 1 "node001 HCA-1"\n', "ibnetdiscover"),
-        ("CA 'mlx5_0'\n\tCA type: MT4129\n", "ibnetdiscover and sminfo"),
-        ("# Port counters: Lid 1 port 1 (CapMask: 0x1600)\nPortSelect:......1\n", "ibqueryerrors --counters"),
-        ('{\n  "ports": []\n}\n', "ibdiagnet, and store its ibdiagnet2.db_csv"),
-        ("-I- Discovering ... 8 nodes\n", "ibdiagnet, and store its ibdiagnet2.db_csv"),
-        ("\x01\x00\x00\x00cache\n", "ibnetdiscover without --cache"),
-        ("SW  3  1 0x0008f10500200003 4x HDR - CA  1\n", "ibnetdiscover without -p"),
-        ("hello\n", "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"),
-    ],
-)
-def test_of_a_form_that_is_not_read_the_command_to_run_is_named(text: str, command: str) -> None:
-    problems: list[Problem] = []
-    assert dumps.parse(text, "file", problems) == []
-    assert [problem.message.rpartition("; run ")[2] for problem in problems] == [command]
-
-
 def test_a_line_longer_than_any_tool_prints_is_not_read() -> None:
     assert links(swap(MARKUP, "x" * 600)).odd_count == 2
 
@@ -428,6 +397,7 @@ def test_a_file_of_nothing_known_is_named(tmp_path: Path, text: str) -> None:
     [found] = dumps.read(Host(system_root=str(tmp_path.parent)), f"/{tmp_path.name}")
     assert not found.complete
     assert "/x" in messages(found)
+    assert ("; run ibnetdiscover, " in messages(found)) == bool(text.strip("#\n"))
 
 
 def test_a_directory_that_is_none_or_empty_is_an_error(tmp_path: Path) -> None:

@@ -565,6 +565,9 @@ COUNTED = {
     "down twice at both ends": counts(*TWICE_DOWN),
     "down twice, boot not known": counts(*TWICE_DOWN, boots=("", "boot")),
     "down at one end": counts(("switch", DOWNED, 0, 1)),
+    "down at one end, the other not read": counts(
+        ("switch", DOWNED, 0, 1), seen=lambda b, s: altered(s, b.nic("node003", 1), counters={}, unread="timed out")
+    ),
     "driver loaded anew": counts(("host", DOWNED, 4, 0), ("switch", DOWNED, 4, 5)),
     **{f"{name} at its end": counts(("switch", name, end, end)) for name, end in ENDS.items()},
     **{f"{name} beyond it": counts(("switch", name, end + 1, end + 1)) for name, end in ENDS.items()},

@@ -152,7 +152,7 @@ SLOW_NODES = [Fault("slow node", f"n{number:04d}") for number in range(9)]
 MIXED = [
     node("a"),
     node("b"),
-    node("busy", unfit=("busy: a job", "wait")),
+    node("busy", unfit=localise_record.Unfit("busy: a job", "wait")),
     node("slow", alone=300.0),
     node("unscreened", alone=None),
 ]

@@ -80,7 +80,7 @@ def test_who_is_measured_and_who_is_left_with_the_reason() -> None:
     for name, (nodes, budget) in PLANS.items():
         found = measure.plan(nodes, budget, BEGUN)
         lines += [f"== {name}: {' '.join('+'.join(unit.hosts) for unit in found.units)}"]
-        lines += measure.plan_lines(found, NOW, 30, check_mode=budget < 1000)
+        lines += measure.plan_lines(found, check_mode=budget < 1000)
     goldens.text("measure_plan", "\n".join(lines) + "\n")
 
 

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 
 from tests.nested import changed, places
 
 from . import sample_cluster_record as cluster
 from . import sample_localise_record as localise
+from .test_fabric_run import a_record
 
 
 class Kind(NamedTuple):
@@ -48,6 +50,15 @@ KINDS = {
             replace(cluster.RECORD, jobs=(replace(cluster.JOB, said=LONG, transport={"networks": ["\x1b]0;x\x07"]}),)),
             replace(cluster.RECORD, jobs=(replace(cluster.JOB, busbw=math.nan),)),
         ),
+    ),
+    "fabric": Kind(
+        fabric_record,
+        a_record(sweeps=(), taken=()),
+        a_record(sweeps=(), taken=(), asked=("n2",)),
+        frozenset(("id", "marks")),
+        frozenset(("hosts",)),
+        "more than",
+        (a_record(asked=(LONG,)), a_record(finished=math.nan)),
     ),
     "localise": Kind(
         localise_record,
@@ -166,9 +177,9 @@ def test_what_is_no_file_is_not_waited_for(name: str, kind: Kind, tmp_path: Path
 
 
 def test_what_nobody_could_read_is_not_written(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ParseError, match=r"(jobs\[0\].busbw|tests\[0\].figure): is nan"):
+    with pytest.raises(ParseError, match=r"(jobs\[0\].busbw|tests\[0\].figure|finished): is nan"):
         kind.file.write(tmp_path, kind.hostile[1])
-    monkeypatch.setattr(kind.file, "FILE", replace(kind.file.FILE, limit=1000))
+    monkeypatch.setattr(kind.file, "FILE", replace(kind.file.FILE, limit=200))
     with pytest.raises(ParseError, match=kind.too_large):
         kind.file.write(tmp_path, kind.record)
     assert not kind.file.folder(tmp_path).exists()
@@ -177,6 +188,9 @@ def test_what_nobody_could_read_is_not_written(kind: Kind, tmp_path: Path, monke
 def test_what_a_node_said_is_cut_and_shown_when_it_is_written(kind: Kind, tmp_path: Path) -> None:
     kind.file.write(tmp_path, kind.hostile[0])
     record = kind.file.read(tmp_path)
+    if kind.file is fabric_record:
+        assert record.asked == (r"\x1b[2J" + "x" * 1017,)
+        return
     [read] = record.jobs if kind.file is cluster_record else record.tests
     assert read.said.startswith(r"\x1b[2Jxxx")
     assert len(read.said) == 1024

@@ -5,9 +5,9 @@ The modules: fabric_judge, localise, localise_judge, localise_record, localise_t
 
 from __future__ import annotations
 
-import copy
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,18 +19,24 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     localise_record,
     localise_table,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    GpuPair,
+    HostFinding,
+    MeasuredTest,
+    Way,
+)
 
 from tests import goldens, localising
 from tests.localising import KINDS, SLOW_GPU, UPLINK, Cluster, Fault
 
-from . import sample_cluster_record, sample_localise_record
-from .built_fabric import Built, asked, build, guid
+from . import sample_cluster_record
+from .built_fabric import Built, guid
+from .sample_localise_record import RECORD as LOCALISED
 from .test_cluster_table import TWO
-from .test_localise_table import DEAD, GOOD, GPUS, RAILS, SLOW
+from .test_fabric_judge import Change, Lines
+from .test_fabric_situations import Situation
 
 HOST = "node003"
-Change = Callable[[Built], object]
 
 
 def row(hosts: Iterable[str], finding: Finding) -> list[Any]:
@@ -45,8 +51,7 @@ def host_off(built: Built) -> None:
 
 
 def stranger(built: Built) -> None:
-    node = guid(0xE000, 7)
-    leaf = built.called("leaf01")
+    node, leaf = guid(0xE000, 7), built.called("leaf01")
     built.names[node] = "stray mlx5_0"
     built.connect((node, 1), (leaf, built.sizes[leaf]), planned=False)
 
@@ -81,12 +86,8 @@ FAULTS: dict[str, Change] = {
 }
 
 
-def judged(fault: str, plan: bool, apart: bool) -> list[tuple[tuple[str, ...], Finding]]:
-    """What a night says after a healthy one."""
-    before = build(apart=apart)
-    now = copy.deepcopy(before)
-    FAULTS[fault](now)
-    return judge(asked(before, now, plan))
+def judged(fault: str, plan: bool, apart: bool) -> Lines:
+    return Situation(FAULTS[fault], shape={"apart": apart}).judged(plan)
 
 
 @pytest.mark.golden
@@ -121,10 +122,32 @@ def test_a_search_for_a_fault(kind: str) -> None:
     goldens.check("localise", kind, rows + [row(one.hosts, one.finding) for one in verdicts])
 
 
+GOOD = MeasuredTest(number=2, kind="pair", hosts=("n1", "n2"), outcome="pass", figure=380.0, bar=345.6)
+SLOW = replace(GOOD, hosts=("n3", "n4"), outcome="fail", figure=231.0)
+DEAD = replace(GOOD, hosts=("n5", "n6"), outcome="silent", figure=None, said="\x1b[2J" * 200, lost={"n5": "gone"})
+PARTS = replace(GOOD, hosts=("n3",), outcome="fail", figure=None)
+WAYS = (Way(3, "n3", 20.0), Way(3, "n1", 48.0), Way(3, "n3", 21.0, True), Way(3, "n1", None, True))
+NO_CLIENT = "rail 3 from n1: no client connected in time"
+OF_RAILS = replace(PARTS, kind="rails", hosts=("n3", "n1"), bar=43.2, ways=WAYS, said=NO_CLIENT)
+OF_GPUS = replace(PARTS, kind="gpus", bar=323.7, pairs=(GpuPair(0, 1, 180.0), GpuPair(2, 3, 360.0)))
+FAST = localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests")
+NODE = HostFinding(hosts=("n1", "n2"), finding=FAST)
+LEFT = localise_judge.MEMBER.judge("host", "unknown", "x", "left out: busy: a job", "tests")
+UNPROVEN = localise_judge.NODE.judge("host", "unknown", "x", "no result", "tests")
+BAR = localise_judge.BAR.judge("bar", "unknown", "x", "no pair was measured", "tests")
+ALL_GOOD = replace(LOCALISED, findings=(NODE, HostFinding(hosts=("n3",), finding=LEFT)))
+ENDS = {
+    "good": ALL_GOOD,
+    "good so far": replace(ALL_GOOD, complete=False),
+    "cut off before the first round": replace(ALL_GOOD, tests=(), complete=False),
+    "no verdict": replace(
+        LOCALISED, findings=tuple(HostFinding(hosts=("n1",), finding=one) for one in (BAR, UNPROVEN))
+    ),
+}
 RECORDS = {
     "cluster": lambda: cluster_record.to_dict(sample_cluster_record.RECORD),
     "cluster of two": lambda: cluster_record.to_dict(TWO),
-    "localise": lambda: localise_record.to_dict(sample_localise_record.RECORD),
+    "localise": lambda: localise_record.to_dict(LOCALISED),
 }
 
 
@@ -136,7 +159,16 @@ def test_a_record_as_it_is_stored(name: str) -> None:
 
 @pytest.mark.golden
 def test_what_is_printed_of_records() -> None:
-    rounds = "\n".join(localise_table.round_lines([GOOD, SLOW, DEAD, RAILS, GPUS]))
-    goldens.text("localise", f"{rounds}\n--\n{localise_table.render(sample_localise_record.RECORD, 100)}\n")
+    rounds = "\n".join(localise_table.round_lines([GOOD, SLOW, DEAD, OF_RAILS, OF_GPUS]))
+    goldens.text("localise", f"{rounds}\n--\n{localise_table.render(LOCALISED, 100)}\n")
+    texts = [f"== {name}\n{localise_table.render(record, 100)}\n" for name, record in ENDS.items()]
+    goldens.text("localise_table", "".join(texts))
     records = itertools.product((sample_cluster_record.RECORD, TWO), (60, 120))
     goldens.text("cluster", "\n--\n".join(itertools.starmap(cluster_table.render, records)) + "\n")
+
+
+def test_good_rounds_are_a_line_and_of_many_slow_tests_some_are_named() -> None:
+    assert localise_table.round_lines([GOOD]) == ["round 2, pairs: 1 of 1 pass"]
+    for number, last in ((6, "  n[3-4]: 231 of 345.6 GB/s"), (500, "  and 494 more")):
+        lines = localise_table.round_lines([SLOW] * number)
+        assert (len(lines), lines[-1]) == (7 + (number > 6), last)

@@ -15,9 +15,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import LeftOut
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Node, Unfit
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Line
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
@@ -79,7 +79,7 @@ def of_1000() -> localise_record.Record:
     other = [
         accusing(host, "localise.node", "fast", f"slow with n{(i - 1) % 1000:04}: {i}") for i, host in enumerate(hosts)
     ]
-    nodes = tuple(Node(host, unfit=("busy: a job", "wait")) for host in hosts)
+    nodes = tuple(Node(host, unfit=Unfit("busy: a job", "wait")) for host in hosts)
     record = localise_record.Record(simulated=True, begun=FINISHED, finished=FINISHED, launcher="srun", nodes=nodes)
     return replace(record, findings=(*same, *other), complete=True)
 
@@ -112,8 +112,8 @@ LOCALISED: dict[str, localise_record.Record] = {
 SWEPT: dict[str, fabric_record.Record] = {
     "a fabric": SMALL,
     "swept long ago": replace(SMALL, finished=FINISHED - 40 * DAY),
-    "nothing swept": replace(SMALL, sweeps=(), taken=(), marks=(), complete=False),
-    "swept in part": replace(SMALL, marks=(), complete=False),
+    "nothing swept": replace(SMALL, sweeps=(), taken=(), findings=(), complete=False),
+    "swept in part": replace(SMALL, findings=(), complete=False),
     "switches alone": replace(SMALL, sweeps=(replace(SWEEP, nodes=SWITCHES),), before=""),
 }
 BETWEEN = {
@@ -216,8 +216,8 @@ def hostile(folder: Path) -> None:
     sheet = {"format": 1, "simulated": False, "proofs_of": "2026-11-20T02:00:00Z", "rows": rows}
     (folder / "certify/sheet.json").write_text(json.dumps(sheet))
     names = tuple(replace(node, description=f"{MARKUP[:30]}{node.guid[-4:]}") for node in SWEEP.nodes)
-    marks = (Mark(SMALL.marks[0].ends, "ib_fabric.errors", "drift", f"\x1b {MARKUP}"),)
-    fabric_record.write(folder, replace(SMALL, sweeps=(replace(SWEEP, nodes=names),), marks=marks))
+    told = (Line((MARKUP,), replace(SMALL.findings[0].finding, have=f"\x1b {MARKUP}")),)
+    fabric_record.write(folder, replace(SMALL, sweeps=(replace(SWEEP, nodes=names),), findings=told))
 
 
 def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, report: dict[str, Any]) -> None:
@@ -245,8 +245,8 @@ def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, An
     action_log.append(tmp_path, [Entry(**of, host="n2", action="drained", outcome="begun", check=secret)])
     job = replace(TWO.jobs[0], said=f"said {secret}", what=secret, name=secret)
     cluster_record.write(tmp_path, replace(TWO, jobs=(job,), findings=()))
-    mark = replace(SMALL.marks[0], said=f"said {secret}")
-    fabric_record.write(tmp_path, replace(SMALL, marks=(mark,)))
+    told = (Line(("n0007",), replace(SMALL.findings[0].finding, have=f"said {secret}")),)
+    fabric_record.write(tmp_path, replace(SMALL, findings=told))
     for hidden, shown in [((), True), ((secret,), False)]:
         found = sections(tmp_path, hidden=hidden)
         for name, section in found.items():

@@ -362,6 +362,8 @@ MENDED, MEASURED, QUARANTINED = (
 )
 NEW = finding("gpudirect.loaded", "see to it")
 CRITICAL = replace(LINKS, severity="critical")
+NEIGHBOUR = "netdev_mtu.live[live]@0000:2a:00.0"
+BESIDE = planned(accused(MTU), fresh(MTU, passed=[NEIGHBOUR]))
 TWO_FAULTS = planned(accused(MTU), fresh(MTU, CRITICAL))
 # What several nodes share is damage of none of them.
 BAR = localise_judge.BAR.judge("bar", "drift", "more good than bad", "fewer", "tests")
@@ -370,6 +372,8 @@ OUTCOMES: dict[str, tuple[NodePlan, CurrentResult, bool]] = {
     "not mended": (MENDED, fresh(MTU), True),
     "unknown now": (MENDED, fresh(replace(MTU, state="unknown")), True),
     "no longer checked": (MENDED, fresh(), True),
+    "back by another name": (MENDED, fresh(passed=["netdev_mtu.live[live]@0000:3c:00.0"]), True),
+    "its neighbour is ok, as before": (BESIDE, fresh(passed=[NEIGHBOUR]), True),
     "unreachable": (MENDED, CurrentResult(silent="unreachable"), True),
     "worse": (MENDED, fresh(NEW, passed=[MTU.id]), True),
     "a new minor one": (MENDED, fresh(replace(NEW, severity="minor"), passed=[MTU.id]), True),
