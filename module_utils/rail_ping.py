@@ -269,6 +269,9 @@ def _lost(ping: Ping, answer: PingResult, mtu: int, small: Optional[PingResult])
         have = "%s sends at most %d towards %s, though %s has MTU %s"
         have = have % (source.host, answer.mtu, target.address, source.netdev, own)
         return have, route + "; look for a route with an mtu, or through another interface"
+    if answer.received:
+        fix = "look at counters.loss of rail %d on %s and %s, then at its cables and switch ports"
+        return "%s: the size passes, but packets are lost" % lost, fix % (source.rail, source.host, target.host)
     if answer.error:
         return "%s; %s" % (lost, answer.error), "%s, ip neigh show %s" % (route, target.address)
     if small is not None:

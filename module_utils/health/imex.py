@@ -295,7 +295,7 @@ def _judge_state(have: ImexState, driver: Optional[str], unit: Finding) -> Findi
     lacking = sum(not version for _host, _status, version in domain.nodes)
     state = "ok" if domain.nodes and driver is not None and not lacking else "unknown"
     text = "UP, %d nodes READY" % len(domain.nodes) + (", %d of unknown version" % lacking if lacking else "")
-    return STATE.judge(subject, state, want, text, source)
+    return STATE.judge(subject, state, want, text, source, severity="major" if lacking else None)
 
 
 # -- the domain -------------------------------------------------------------------------------------------------

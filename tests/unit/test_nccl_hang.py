@@ -387,9 +387,9 @@ def test_who_has_no_libnccl_is_never_spoken_to(start: Start, monkeypatch: pytest
         monkeypatch.setattr(processes, "PORT", port)
         of_job, _pids, host = start(ranks=1)
         (Path(host.hardware_root) / "proc" / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
-        node = processes.read(host)
-        assert os.getpid() not in [each.pid for each in node.processes]
-        assert [where[1] for where in ras_views.endpoints(node.processes)] == [of_job]
+        found, _problems = processes.read(host)
+        assert os.getpid() not in [each.pid for each in found]
+        assert [where[1] for where in ras_views.endpoints(found)] == [of_job]
 
 
 HEADING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"

@@ -116,6 +116,7 @@ CAME = "echo '3 packets transmitted, 3 received, 0% packet loss, time 2003ms'"
     [
         (CAME, "ok", "3 of 3 came back"),
         (f'case "$*" in *8972*) {LOST};; *) {CAME};; esac', "drift", "a switch between the two accepts less than 9000"),
+        (f"{CAME} | sed s/3.received/2\\ received/", "drift", "the size passes, but packets are lost"),
         (LOST, "unknown", "does not respond"),
         ("echo 'ping: connect: Network is unreachable' >&2; exit 2", "unknown", "connect: Network is unreachable"),
         ("kill -9 $$", "unknown", "is not what ping prints"),
