@@ -83,8 +83,8 @@ def parse_node(text: str, name: str) -> Node:
         raise ParseError("%r holds no State=" % line[:400])
     states = tuple(part for part in (state.group(1) + state.group(2)).split("+") if part)
     reason, partitions = _REASON.search(line), _PARTITIONS.search(line)
-    given = reason.groups() if reason else (None, None)
-    return Node(name, states, *given, tuple(partitions.group(1).split(",")) if partitions else ())
+    why, who = reason.groups() if reason else (None, None)
+    return Node(name, states, why, who, tuple(partitions.group(1).split(",")) if partitions else ())
 
 
 def parse_jobs(text: str) -> Tuple[str, ...]:

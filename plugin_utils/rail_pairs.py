@@ -101,11 +101,11 @@ def plan_pings(candidates: Sequence[Candidate]) -> dict[str, tuple[list[Ping], l
             # A path may work one way only.
             for source, target in (pair, pair[::-1]):
                 for rail in sorted(peers[source].keys() & peers[target].keys()):
-                    one, other, mtu = peers[source][rail], peers[target][rail], group[source].mtu
-                    if one.address and other.address:
-                        asked[source].append(Ping(one, other, one.mtu if mtu is None else mtu))
+                    here, there, mtu = peers[source][rail], peers[target][rail], group[source].mtu
+                    if here.address and there.address:
+                        asked[source].append(Ping(here, there, here.mtu if mtu is None else mtu))
         for host, of_host in peers.items():
-            rails = {one.source.rail for one in asked[host]}
+            rails = {ping.source.rail for ping in asked[host]}
             found[host] = asked[host], [_unpinged(kind, peer) for rail, peer in of_host.items() if rail not in rails]
     return found
 

@@ -335,6 +335,23 @@ def test_whatever_is_in_the_record_breaks_nothing(value: Any) -> None:
     assert port_counters.grown(now, {"at": value}) is None
 
 
+@pytest.mark.parametrize(
+    ("up", "changes", "downs"), [(True, 1, 0), (True, 2, 1), (True, 5, 2), (False, 1, 0), (False, 2, 0), (False, 3, 1)]
+)
+def test_an_interface_that_alone_tells_loses_its_carrier_and_has_it_again(up: bool, changes: int, downs: int) -> None:
+    now = port("Ethernet", up=up, values={port_counters.CARRIER: 2 + changes})
+    growth = port_counters.grown(now, replace(now, at=NOW - NIGHT, values={port_counters.CARRIER: 2}).record_entry)
+    assert growth is not None
+    assert growth.counts["link downs"] == downs
+
+
+def test_what_is_not_the_same_is_not_compared() -> None:
+    before = port(at=NOW - NIGHT)
+    assert port_counters.grown(port(), before.record_entry) is not None
+    for other in (port(guid="x"), port(loaded="8"), port(at=NOW - 2 * NIGHT)):
+        assert port_counters.grown(other, before.record_entry) is None
+
+
 ETHTOOL_STATISTICS = Path(__file__).parent / "readings/health.port_counters.parse_statistics/synthetic-ethernet.txt"
 
 
