@@ -112,7 +112,8 @@ SERVICE, TIMER = DRIFT.paths
 OWN = (*DRIFT.paths, *MEASURE.paths)
 # Options of the module, which ``wanted`` has checked; None for absent. measure_schedule: "" for no timer of busbar
 # measure; None: it stays.
-Wanted = Optional[Mapping[str, Any]]
+Options = Mapping[str, Any]
+Wanted = Optional[Options]
 # Properties of a timer and of its service, as systemctl show gives them.
 Units = Tuple[Mapping[str, str], Mapping[str, str]]
 
@@ -132,7 +133,7 @@ class TimerState:
     missing: Tuple[Tuple[str, str], ...] = ()
 
 
-def wanted(given: Mapping[str, Any]) -> Wanted:
+def wanted(given: Options) -> Wanted:
     """Return the module's options if they can be meant; None for absent. Raises ParseError that names the option."""
     if given["state"] == "absent":
         return None
@@ -194,7 +195,7 @@ def _properties(host: Host, unit: str, *names: str) -> Dict[str, str]:
     return found
 
 
-def _missing(host: Host, want: Mapping[str, Any]) -> List[Tuple[str, str]]:
+def _missing(host: Host, want: Options) -> List[Tuple[str, str]]:
     programs = [want["command"][0], *(path for path in want["notify"][:1] if path.startswith("/"))]
     inventory = [path if path.startswith("/") else "%s/%s" % (want["directory"], path) for path in want["inventory"]]
     found = []
@@ -212,7 +213,7 @@ def _missing(host: Host, want: Mapping[str, Any]) -> List[Tuple[str, str]]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def render(want: Mapping[str, Any], config: bool) -> Dict[str, str]:
+def render(want: Options, config: bool) -> Dict[str, str]:
     """Return path -> text of our files."""
     environment = {"PATH": "%s:%s" % (want["command"][0].rpartition("/")[0], _PATH)}
     environment.update({"ANSIBLE_CONFIG": "%s/ansible.cfg" % want["directory"]} if config else {})
@@ -330,7 +331,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Options, check_mode: bool) -> Dict[str, Any]:
     want = wanted(given)
 
     def look() -> Plan:
