@@ -169,9 +169,10 @@ def read(host: Host, want: Wanted) -> TimerState:
     measure = _units(host, MEASURE) if asked_for or any(files[path] is not None for path in MEASURE.paths) else None
     if want is None:
         return TimerState(files, drift, measure)
-    for name, verb in (("schedule", "calendar"), ("delay", "timespan"), ("measure_schedule", "calendar")):
-        done = host.run(["systemd-analyze", verb, "--", want[name]]) if want[name] else None
-        if done is not None and done.rc != 0:
+    times = [("schedule", "calendar"), ("delay", "timespan")]
+    for name, verb in times + ([("measure_schedule", "calendar")] if want["measure_schedule"] else []):
+        done = host.run(["systemd-analyze", verb, "--", want[name]])
+        if done.rc != 0:
             raise ParseError("%s is %r: %s" % (name, want[name], done.last_words))
     asked = host.run(["getent", "passwd", want["user"]])
     if asked.rc != 2:

@@ -138,7 +138,8 @@ esac
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     put(root, "/usr/bin/systemctl", SYSTEMCTL.format(root=root, timer=TIMER), 0o755)
-    put(root, "/usr/bin/systemd-analyze", '#!/bin/sh\ntest "$3" != never || { echo "no time" >&2; exit 1; }\n', 0o755)
+    refuse = '#!/bin/sh\ncase "$3" in never | "") echo no time >&2; exit 1;; esac\n'
+    put(root, "/usr/bin/systemd-analyze", refuse, 0o755)
     put(root, "/usr/bin/getent", f"#!/bin/sh\ntest -e {root}/user || exit 2\n", 0o755)
     put(root, "/usr/sbin/useradd", f"#!/bin/sh\ntouch {root}/user\n", 0o755)
     put(root, "/timer", "UnitFileState=\nActiveState=inactive\n")
@@ -183,6 +184,7 @@ def test_paths_that_are_not_there_are_named(root: Path, capsys: pytest.CaptureFi
 
 
 def test_a_time_that_systemd_does_not_take_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = call(root, capsys, schedule="never")
-    assert said["msg"] == "schedule is 'never': no time"
+    for schedule in ("never", ""):
+        said = call(root, capsys, schedule=schedule)
+        assert said["msg"] == f"schedule is {schedule!r}: no time"
     assert not (root / SERVICE[1:]).exists()
