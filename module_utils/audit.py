@@ -19,9 +19,10 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from .change import module
+from .core import redaction
 from .core.bundle import LIBRARY
 from .core.host import ParseError, Session
 from .watch import history
@@ -161,8 +162,8 @@ def _step(step: Mapping[str, Any], session: Session) -> Mapping[str, object]:
     result = module.execute(declared.work, given, True, session)
     if result.get("findings"):
         result["findings"] = history.annotate(module.host_of(given, session), result["findings"])
-    secrets = set(filter(module.is_secret, _texts(hidden)))
-    return {name: _masked(value, secrets) for name, value in result.items()} if secrets else result
+    secrets = redaction.secret_texts(filter(module.is_secret, redaction.find_secrets(hidden, secret=True)))
+    return redaction.scrub_all(result, secrets) if secrets else result
 
 
 def options(spec: Mapping[str, Mapping[str, object]], arguments: Mapping[str, object]) -> Dict[str, Any]:
@@ -180,25 +181,6 @@ def _value(option: Mapping[str, object], given: object) -> object:
     if given is None or option.get("type") not in _TYPES:
         return given
     return _TYPES[option["type"]](given)  # type: ignore[arg-type]
-
-
-def _texts(value: object) -> List[str]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [text for item in value for text in _texts(item)]
-    return [] if value in (None, "") else [str(value)]
-
-
-def _masked(value: object, hidden: Collection[str]) -> object:
-    if isinstance(value, dict):
-        return {name: _masked(item, hidden) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_masked(item, hidden) for item in value]
-    if isinstance(value, str):
-        for text in sorted(hidden, key=len, reverse=True):
-            value = value.replace(text, "*" * 8)
-    return value
 
 
 def _abandon(pid: int, patience: float = 0.5) -> Optional[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .change import apply, module, written
 from .core import effective_unit, redaction
@@ -108,119 +108,82 @@ class Job:
 
 DRIFT = Job("busbar-drift", "nodes are checked against the intent")
 MEASURE = Job("busbar-measure", "idle nodes are measured, the oldest results first")
-JOBS = (DRIFT, MEASURE)
 SERVICE, TIMER = DRIFT.paths
 OWN = (*DRIFT.paths, *MEASURE.paths)
-
-
-@dataclass(frozen=True)
-class TimerWanted:
-    """command: argv of busbar, the first an absolute path. inventory: below ``directory`` where not absolute.
-
-    options: of busbar drift. notify: argv. webhook: file with the address, empty for none.
-    measure_schedule, measure_options: of busbar measure, which has no timer where the first is ""; None: it stays.
-    """
-
-    schedule: str
-    delay: str
-    user: str
-    directory: str
-    command: Tuple[str, ...]
-    inventory: Tuple[str, ...]
-    options: Tuple[str, ...]
-    keep_days: int
-    notify: Tuple[str, ...]
-    webhook: str
-    environment: Tuple[Tuple[str, str], ...]
-    measure_schedule: Optional[str] = None
-    measure_options: Tuple[str, ...] = ()
+# Options of the module, which ``wanted`` has checked; None for absent. measure_schedule: "" for no timer of busbar
+# measure; None: it stays.
+Options = Mapping[str, Any]
+Wanted = Optional[Options]
+# Properties of a timer and of its service, as systemctl show gives them.
+Units = Tuple[Mapping[str, str], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class TimerState:
     """files: of OWN, None if absent. user: it exists. config: the directory has an ansible.cfg.
 
-    timer, service: properties as systemctl show gives them. missing: paths that the service needs, and what is wrong.
-    measure: the same two of busbar measure, None if not wanted and absent.
+    missing: paths that the service needs, and what is wrong.   measure: None if not wanted and absent.
     """
 
     files: Mapping[str, Optional[str]]
-    timer: Mapping[str, str]
-    service: Mapping[str, str]
+    drift: Units
+    measure: Optional[Units] = None
     user: bool = True
     config: bool = False
     missing: Tuple[Tuple[str, str], ...] = ()
-    measure: Optional[Tuple[Mapping[str, str], Mapping[str, str]]] = None
 
 
-def wanted(given: Mapping[str, Any]) -> Optional[TimerWanted]:
-    """Return the wanted state of the module's options; None for absent. Raises ParseError that names the option."""
+def wanted(given: Options) -> Wanted:
+    """Return the module's options if they can be meant; None for absent. Raises ParseError that names the option."""
     if given["state"] == "absent":
         return None
-    environment = {str(name): str(value) for name, value in given["environment"].items()}
-    plain = ("schedule", "delay", "user", "directory", "keep_days", "measure_schedule")
-    lists = ("command", "inventory", "options", "notify", "measure_options")
-    want = TimerWanted(
-        **{name: given[name] for name in plain},
-        **{name: tuple(given[name]) for name in lists},
-        webhook=given["webhook_file"],
-        environment=tuple(sorted(environment.items())),
-    )
     for name in ("directory", "command", "inventory"):
         if not given[name]:
             raise ParseError("%s is empty; the timer needs it" % name)
-    for name, path in (("directory", want.directory), ("command", want.command[0])):
+    for name, path in (("directory", given["directory"]), ("command", given["command"][0])):
         if not path.startswith("/"):
             raise ParseError("%s is %r, expected an absolute path" % (name, path))
-    if not re.fullmatch(r"[a-z_][a-z0-9_-]*", want.user):
-        raise ParseError("user is %r, expected the name of a user" % want.user)
-    if want.keep_days < LEAST_DAYS:
-        raise ParseError("keep_days is %d, expected %d or more" % (want.keep_days, LEAST_DAYS))
-    for name in environment:
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]*", given["user"]):
+        raise ParseError("user is %r, expected the name of a user" % given["user"])
+    if given["keep_days"] < LEAST_DAYS:
+        raise ParseError("keep_days is %d, expected %d or more" % (given["keep_days"], LEAST_DAYS))
+    for name in given["environment"]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ParseError("environment has %r, which is not a name of a variable" % name)
         if redaction.is_secret_name(name):
             raise ParseError("environment has %s: everybody can read a unit; let it name a file" % name)
-    texts = [want.schedule, want.measure_schedule or "", want.delay, want.directory, want.webhook]
-    texts += environment.values()
-    for text in (*texts, *want.command, *want.inventory, *want.options, *want.measure_options, *want.notify):
+    texts = [given[name] or "" for name in ("schedule", "measure_schedule", "delay", "directory", "webhook_file")]
+    texts += [str(value) for value in given["environment"].values()]
+    texts += [word for name in ("command", "inventory", "options", "measure_options", "notify") for word in given[name]]
+    for text in texts:
         if printable(text) != text:
             raise ParseError("%s is not a text for a unit" % ascii(text))
-    return want
+    return given
 
 
-def read(host: Host, want: Optional[TimerWanted]) -> TimerState:
+def read(host: Host, want: Wanted) -> TimerState:
     """Raises ReadError, and ParseError for a time that systemd does not take."""
     files = {path: host.read_system(path) for path in OWN}
-    timer, service = _units(host, DRIFT)
-    asked_for = want is not None and want.measure_schedule
+    drift = _units(host, DRIFT)
+    asked_for = want is not None and want["measure_schedule"]
     measure = _units(host, MEASURE) if asked_for or any(files[path] is not None for path in MEASURE.paths) else None
     if want is None:
-        return TimerState(files, timer, service, measure=measure)
-    times = [("schedule", "calendar", want.schedule), ("delay", "timespan", want.delay)]
-    times += [("measure_schedule", "calendar", want.measure_schedule)] if want.measure_schedule else []
-    for name, verb, text in times:
-        done = host.run(["systemd-analyze", verb, "--", text])
+        return TimerState(files, drift, measure)
+    times = [("schedule", "calendar"), ("delay", "timespan")]
+    for name, verb in times + ([("measure_schedule", "calendar")] if want["measure_schedule"] else []):
+        done = host.run(["systemd-analyze", verb, "--", want[name]])
         if done.rc != 0:
-            raise ParseError("%s is %r: %s" % (name, text, done.last_words))
-    asked = host.run(["getent", "passwd", want.user])
+            raise ParseError("%s is %r: %s" % (name, want[name], done.last_words))
+    asked = host.run(["getent", "passwd", want["user"]])
     if asked.rc != 2:
         asked.answer()
-    return TimerState(
-        files=files,
-        timer=timer,
-        service=service,
-        user=asked.rc == 0,
-        config=host.mode_system("%s/ansible.cfg" % want.directory) is not None,
-        missing=tuple(_missing(host, want)),
-        measure=measure,
-    )
+    config = host.mode_system("%s/ansible.cfg" % want["directory"]) is not None
+    return TimerState(files, drift, measure, asked.rc == 0, config, tuple(_missing(host, want)))
 
 
-def _units(host: Host, job: Job) -> Tuple[Mapping[str, str], Mapping[str, str]]:
-    """Properties of its timer, and of its service."""
-    timer = _properties(host, "%s.timer" % job.name, "UnitFileState", "ActiveState")
+def _units(host: Host, job: Job) -> Units:
     result = ("Result", "ExecMainStatus", "ExecMainExitTimestampMonotonic")
+    timer = _properties(host, "%s.timer" % job.name, "UnitFileState", "ActiveState")
     return timer, _properties(host, "%s.service" % job.name, *result)
 
 
@@ -233,62 +196,52 @@ def _properties(host: Host, unit: str, *names: str) -> Dict[str, str]:
     return found
 
 
-def _missing(host: Host, want: TimerWanted) -> List[Tuple[str, str]]:
-    programs = [want.command[0], *(path for path in want.notify[:1] if path.startswith("/"))]
-    others = [want.directory, *(_below(want.directory, path) for path in want.inventory)]
+def _missing(host: Host, want: Options) -> List[Tuple[str, str]]:
+    programs = [want["command"][0], *(path for path in want["notify"][:1] if path.startswith("/"))]
+    inventory = [path if path.startswith("/") else "%s/%s" % (want["directory"], path) for path in want["inventory"]]
     found = []
-    for path in [*programs, *others, *([want.webhook] if want.webhook else [])]:
+    for path in filter(None, [*programs, want["directory"], *inventory, want["webhook_file"]]):
         mode = host.mode_system(path)
         if mode is None:
             found.append((path, "it is not there"))
         elif path in programs and not mode & 0o111:
             found.append((path, "it cannot be executed"))
-        elif path in others[1:] and mode & 0o002:
+        elif path in inventory and mode & 0o002:
             found.append((path, "everybody can write it (chmod o-w), and busbar drift refuses it"))
     return found
-
-
-def _below(directory: str, path: str) -> str:
-    return path if path.startswith("/") else "%s/%s" % (directory, path)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def render(want: TimerWanted, config: bool) -> Dict[str, str]:
+def render(want: Options, config: bool) -> Dict[str, str]:
     """Return path -> text of our files."""
-    environment = {"PATH": "%s:%s" % (want.command[0].rpartition("/")[0], _PATH)}
-    if config:
-        environment["ANSIBLE_CONFIG"] = "%s/ansible.cfg" % want.directory
-    environment.update(want.environment)
-    inventory = [word for path in want.inventory for word in ("-i", path)]
-    argv = [*want.command, "drift", *inventory]
-    argv += ["--history", "%s/drift.sqlite" % STATE, "--keep-days", str(want.keep_days)]
-    argv += ["--notify", shlex.join(want.notify)] if want.notify else []
-    argv += ["--webhook", want.webhook] if want.webhook else []
-    argv += want.options
-    found = _rendered(DRIFT, want, environment, argv, want.schedule)
-    if want.measure_schedule:
-        argv = [*want.command, "measure", *inventory, *want.measure_options]
-        found.update(_rendered(MEASURE, want, environment, argv, want.measure_schedule))
+    environment = {"PATH": "%s:%s" % (want["command"][0].rpartition("/")[0], _PATH)}
+    environment.update({"ANSIBLE_CONFIG": "%s/ansible.cfg" % want["directory"]} if config else {})
+    environment.update({name: str(value) for name, value in sorted(want["environment"].items())})
+    inventory = [word for path in want["inventory"] for word in ("-i", path)]
+    drift = ["--history", "%s/drift.sqlite" % STATE, "--keep-days", str(want["keep_days"])]
+    drift += ["--notify", shlex.join(want["notify"])] if want["notify"] else []
+    drift += ["--webhook", want["webhook_file"]] if want["webhook_file"] else []
+    jobs = [(DRIFT, want["schedule"], ["drift", *inventory, *drift, *want["options"]])]
+    if want["measure_schedule"]:
+        jobs.append((MEASURE, want["measure_schedule"], ["measure", *inventory, *want["measure_options"]]))
+    found = {}
+    for job, schedule, words in jobs:
+        values = {
+            "name": job.name,
+            "what": job.what,
+            "user": want["user"],
+            "directory": want["directory"].replace("%", "%%"),
+            "environment": "\n".join("Environment=%s" % _quoted("%s=%s" % one) for one in environment.items()),
+            # Only there a dollar stands for a variable.
+            "command": " ".join(_quoted(word).replace("$", "$$") for word in (*want["command"], *words)),
+            "schedule": schedule.replace("%", "%%"),
+            "delay": want["delay"].replace("%", "%%"),
+        }
+        for path, text in ((job.service, _SERVICE_TEXT), (job.timer, _TIMER_TEXT)):
+            found[path] = written.seal(path, text % values, sorted(values.items()))
     return found
-
-
-def _rendered(
-    job: Job, want: TimerWanted, environment: Mapping[str, str], argv: Sequence[str], schedule: str
-) -> Dict[str, str]:
-    values = {
-        "name": job.name,
-        "what": job.what,
-        "user": want.user,
-        "directory": want.directory.replace("%", "%%"),
-        "environment": "\n".join("Environment=%s" % _quoted("%s=%s" % one) for one in environment.items()),
-        # Only there a dollar stands for a variable.
-        "command": " ".join(_quoted(word).replace("$", "$$") for word in argv),
-    }
-    values.update(schedule=schedule.replace("%", "%%"), delay=want.delay.replace("%", "%%"))
-    texts = {job.service: _SERVICE_TEXT % values, job.timer: _TIMER_TEXT % values}
-    return {path: written.seal(path, text, sorted(values.items())) for path, text in texts.items()}
 
 
 def _quoted(word: str) -> str:
@@ -298,59 +251,50 @@ def _quoted(word: str) -> str:
     return '"%s"' % word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
-def plan(have: TimerState, want: Optional[TimerWanted]) -> Plan:
+def plan(have: TimerState, want: Wanted) -> Plan:
     texts = render(want, have.config) if want else {}
     stops: List[Command] = []
     starts: List[Command] = []
     findings: List[Finding] = []
     changes: List[FileChange] = []
     notes: List[str] = []
-    for job, there in ((DRIFT, (have.timer, have.service)), (MEASURE, have.measure)):
-        undecided = job is MEASURE and want is not None and want.measure_schedule is None
-        if there is None or undecided:
-            notes += [_UNDECIDED % MEASURE.timer] if there else []
+    for job, units in ((DRIFT, have.drift), (MEASURE, have.measure)):
+        undecided = job is MEASURE and want is not None and want["measure_schedule"] is None
+        if units is None or undecided:
+            notes += [_UNDECIDED % MEASURE.timer] if units else []
             continue
         files = written.compare(FileChange(path, have.files[path], texts.get(path)) for path in job.paths)
-        changed = files.changes
-        changes += changed
+        changes += files.changes
         notes += files.notes
         asked_for = job.service in texts
         wants = "a service and its timer as configured" if asked_for else "no timer"
         found = _judged(UNITS, job.service, files.wrong, wants, aspect="persisted")
         findings.append(replace(found, severity=files.severity or found.severity))
-        unit, (timer, service) = "%s.timer" % job.name, there
+        unit, (timer, service) = "%s.timer" % job.name, units
         enabled, active = timer["UnitFileState"] == "enabled", timer["ActiveState"] == "active"
         if asked_for:
             state = "%s, %s" % (timer["UnitFileState"] or "not there", timer["ActiveState"])
             wrong = "" if enabled and active else state
             findings += [_judged(ENABLED, unit, wrong, "enabled, active", aspect="persisted"), *_last(job, service)]
-            if changed or wrong:
+            if files.changes or wrong:
                 starts.append(Command(("systemctl", "enable", unit), "the timer has to start at boot"))
                 starts.append(Command(("systemctl", "restart", unit), "the timer has to take its new schedule"))
         elif enabled or active:
             stops.append(Command(("systemctl", "disable", "--now", unit), "the timer is no longer wanted"))
-    commands = list(stops)
     if want is not None:
         user = "" if have.user else "there is none"
-        findings.append(_judged(USER, want.user, user, "a user to run as", aspect="persisted"))
-        findings += [_input(path, text) for path, text in have.missing]
-        commands += [] if have.user else [_useradd(want.user)]
-    commands += [Command(("systemctl", "daemon-reload"), "systemd has to load the units")] if changes else []
-    return Plan(tuple(findings), tuple(changes), (*commands, *starts), notes=tuple(notes))
-
-
-def _useradd(user: str) -> Command:
-    # ssh runs a ProxyCommand by the user's shell.
-    argv = ("useradd", "--system", "--user-group", "--create-home", "--home-dir", STATE, "--shell", "/bin/sh", user)
-    return Command(argv, "the service needs a user to run as")
-
-
-def _input(path: str, text: str) -> Finding:
-    return _judged(INPUT, path, text, "there, as the service needs it")
+        findings.append(_judged(USER, want["user"], user, "a user to run as", aspect="persisted"))
+        findings += [_judged(INPUT, path, text, "there, as the service needs it") for path, text in have.missing]
+        # ssh runs a ProxyCommand by the user's shell.
+        argv = ("useradd", "--system", "--user-group", "--create-home", "--home-dir", STATE, "--shell", "/bin/sh")
+        add = Command((*argv, want["user"]), "the service needs a user to run as")
+        stops += [] if have.user else [add]
+    stops += [Command(("systemctl", "daemon-reload"), "systemd has to load the units")] if changes else []
+    return Plan(tuple(findings), tuple(changes), (*stops, *starts), notes=tuple(notes))
 
 
 def _last(job: Job, service: Mapping[str, str]) -> List[Finding]:
-    """Since the boot; none where there was none."""
+    """Judge the last run since the boot; nothing where there was none."""
     result, status = service["Result"], service["ExecMainStatus"]
     if result == "success" and service["ExecMainExitTimestampMonotonic"] == "0":
         return []
@@ -388,7 +332,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Options, check_mode: bool) -> Dict[str, Any]:
     want = wanted(given)
 
     def look() -> Plan:

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Test whether an unfragmented packet of the full MTU reaches the same rail of another host.
 
-Both ends may have the MTU and a switch between them not; one end may have a wrong MTU. The pairs are chosen here for
-the whole inventory, in rounds: in one round every host has one partner.
+Both ends may have the MTU and a switch between them not; one end may have a wrong MTU. The control node chooses the
+pairs, in rounds: in one round every host has one partner.
 Sources: ping(8) of iputils 20211215 to 20240905 and its texts; RFC 792, RFC 4443.
 """
 
@@ -13,7 +13,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from .core.check import Check
 from .core.finding import Finding
@@ -169,59 +169,13 @@ def rounds(hosts: Sequence[str], limit: Optional[int] = None) -> Tuple[Tuple[Tup
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class Member:
-    """One host. kind: profile and fabric. rails: those that are Ethernet. mtu: wanted, None for what each rail has."""
-
-    host: str
-    kind: str
-    rails: Tuple[Peer, ...]
-    mtu: Optional[int] = None
-
-
 def pings(data: Sequence[Mapping[str, object]]) -> List[Ping]:
     """Return what ``asdict`` wrote of each, after its way through JSON. Raises ParseError."""
     return [decode(Ping, one, "ping") for one in data]
 
 
-def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[Ping, ...], Tuple[Finding, ...]]]:
-    """Return for each host its pings, and findings on Ethernet rails without a target.
-
-    Only equal rails are paired: separate fabrics connect no others. Linear in the hosts.
-    """
-    kinds: Dict[str, List[Member]] = {}
-    for member in members:
-        kinds.setdefault(member.kind, []).append(member)
-    found: Dict[str, Tuple[Tuple[Ping, ...], Tuple[Finding, ...]]] = {}
-    for group in kinds.values():
-        of_host = {member.host: member for member in group}
-        rails = {member.host: {rail.rail: rail for rail in member.rails if rail.address} for member in group}
-        asked: Dict[str, List[Ping]] = {member.host: [] for member in group}
-        for one, other in (pair for pairs in rounds(list(of_host), PARTNERS) for pair in pairs):
-            for rail in sorted(rails[one].keys() & rails[other].keys()):
-                # A path may work one way only.
-                for source, target in ((rails[one][rail], rails[other][rail]), (rails[other][rail], rails[one][rail])):
-                    mtu = of_host[source.host].mtu
-                    asked[source.host].append(Ping(source, target, source.mtu if mtu is None else mtu))
-        for member in group:
-            proven = {one.source.rail for one in asked[member.host]}
-            found[member.host] = tuple(asked[member.host]), _unpaired(member, proven)
-    return found
-
-
-def _unpaired(member: Member, proven: Set[int]) -> Tuple[Finding, ...]:
-    found = []
-    for rail in member.rails:
-        if rail.rail in proven:
-            continue
-        have, fix = "no other host of the run has this rail", "add another host of %s to the run" % member.kind
-        if not rail.address:
-            have, fix = "it has no address that RDMA would take", "look at ip address show dev %s" % rail.netdev
-        found.append(_unproven("rail %d" % rail.rail, have, fix))
-    return tuple(found)
-
-
-def _unproven(subject: str, have: str, fix: str) -> Finding:
+def unproven(subject: str, have: str, fix: str) -> Finding:
+    """Judge a rail that is not pinged."""
     want = "full packets pass to the same rail of another host"
     return PATH.judge(subject, "unknown", want, have, "inventory and sysfs of all hosts", fix)
 
@@ -240,7 +194,7 @@ def ping_all(host: Host, asked: Sequence[Ping]) -> Tuple[Finding, ...]:
 def _ping(host: Host, ping: Ping) -> Finding:
     if ping.mtu is None:
         fix = "look at /sys/class/net/%s/mtu" % ping.source.netdev
-        return _unproven("rail %d to %s" % (ping.source.rail, ping.target.host), "the MTU wanted is not known", fix)
+        return unproven("rail %d to %s" % (ping.source.rail, ping.target.host), "the MTU wanted is not known", fix)
     try:
         answer = _answer(host, ping, ping.mtu)
         # A host that is down loses small packets, too: then the size is not the cause.
@@ -315,6 +269,9 @@ def _lost(ping: Ping, answer: PingResult, mtu: int, small: Optional[PingResult])
         have = "%s sends at most %d towards %s, though %s has MTU %s"
         have = have % (source.host, answer.mtu, target.address, source.netdev, own)
         return have, route + "; look for a route with an mtu, or through another interface"
+    if answer.received:
+        fix = "look at counters.loss of rail %d on %s and %s, then at its cables and switch ports"
+        return "%s: the size passes, but packets are lost" % lost, fix % (source.rail, source.host, target.host)
     if answer.error:
         return "%s; %s" % (lost, answer.error), "%s, ip neigh show %s" % (route, target.address)
     if small is not None:

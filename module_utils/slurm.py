@@ -26,6 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STATE = re.compile(r" State=([A-Z_+]+)[*~#!%$@^-]*((?:\+[A-Z_]+)*) ")
 # Who has set it, and when, comes after it. A reason may hold anything.
 _REASON = re.compile(r" Reason=(.*?)(?: \[([^\s\[\]]+@(?:\d{4}-[\dT:-]+|Unknown))\](?= |$)|$)")
+_PARTITIONS = re.compile(r" Partitions=(\S+) ")
 _OUT = ("DOWN", "ERROR", "FAIL", "FAILING")
 _USED = ("ALLOCATED", "MIXED", "COMPLETING")
 _RUN = re.compile(r" \([^()]*\)$")
@@ -47,6 +48,7 @@ class Node:
     states: Tuple[str, ...]
     reason: Optional[str] = None
     set_by: Optional[str] = None
+    partitions: Tuple[str, ...] = ()
 
     @property
     def drained(self) -> bool:
@@ -80,8 +82,9 @@ def parse_node(text: str, name: str) -> Node:
     if state is None:
         raise ParseError("%r holds no State=" % line[:400])
     states = tuple(part for part in (state.group(1) + state.group(2)).split("+") if part)
-    reason = _REASON.search(line)
-    return Node(name, states, reason.group(1) if reason else None, reason.group(2) if reason else None)
+    reason, partitions = _REASON.search(line), _PARTITIONS.search(line)
+    why, who = reason.groups() if reason else (None, None)
+    return Node(name, states, why, who, tuple(partitions.group(1).split(",")) if partitions else ())
 
 
 def parse_jobs(text: str) -> Tuple[str, ...]:
@@ -135,14 +138,10 @@ def plan(have: SlurmState, name: str, state: str, reason: str = "", run: str = "
             commands += _drain(node, PREFIX + reason, run)
     elif state == "resumed" and reason and node.ours:
         commands += _drain(node, KEPT + reason, run)
-    elif node.ours and (state == "resumed" or (state == "undone" and not _is_retained(node))):
+    elif node.ours and (state == "resumed" or (state == "undone" and not (node.reason or "").startswith(KEPT))):
         argv = ("scontrol", "update", "NodeName=" + name, "State=RESUME")
         commands.append(Command(argv, "Busbar has drained it, and has finished its work there", timeout=60.0))
     return Plan((_judge(have, node, state),), commands=tuple(commands))
-
-
-def _is_retained(node: Node) -> bool:
-    return (node.reason or "").startswith(KEPT)
 
 
 def _drain(node: Node, reason: str, run: str) -> List[Command]:

@@ -56,15 +56,6 @@ class HostResult:
     addresses: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
-    @property
-    def idle(self) -> bool:
-        return not (self.why or self.processes or self.views)
-
-    @property
-    def complete(self) -> bool:
-        """Return whether all of its processes are known."""
-        return not self.why and all(finding.check != READABLE.id for finding in self.findings)
-
 
 def read_host(host: str, registered: object) -> HostResult:
     """Return a host's result, checked."""
@@ -124,7 +115,7 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
     renamed = iter(ras_views.distinct([view for result in results.values() for view in result.views]))
     views = {host: [next(renamed) for _view in result.views] for host, result in results.items()}
     every = [view for of_host in views.values() for view in of_host]
-    idle = [host for host, result in results.items() if result.idle] if every else []
+    idle = [host for host, of in results.items() if every and not (of.why or of.processes or of.views)]
     of_jobs, suspects = nccl_hang.examine(every, known)
     findings = _findings(of_jobs, results, idle)
     bad = [finding for _host, finding in findings if not finding.ok]
@@ -168,7 +159,9 @@ def _known(results: Mapping[str, HostResult]) -> Known:
             owners.setdefault(address, set()).add(host)
         processes.update(by_inner(host, result.processes))
     names = {address: next(iter(of)) for address, of in owners.items() if len(of) == 1}
-    return Known(names, frozenset(host for host, result in results.items() if result.complete), processes)
+    partly = {host for host, result in results.items() if any(one.check == READABLE.id for one in result.findings)}
+    queried = frozenset(host for host, result in results.items() if not result.why and host not in partly)
+    return Known(names, queried, processes)
 
 
 def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, Any]]:

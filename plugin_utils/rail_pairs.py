@@ -1,23 +1,30 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Pair hosts for tests: disjoint pairs of one kind, each host once sending and once receiving, rail by rail.
+"""Pair hosts of one kind, rail by rail: for pings, and for tests, in which each host once sends and once receives.
 
-In one pass a host is in one pair and has one role, so that no second test slows a rail. A host without a partner is not
-proven, and reported.
+Only equal rails are paired: separate fabrics connect no others. In one pass of the tests a host is in one pair and has
+one role, so that no second test slows a rail. A host without a partner is not proven, and reported.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
+<<<<<<< HEAD
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
+=======
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import PARTNERS, Peer, Ping, rounds
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, roots
+>>>>>>> shealth
 
 from . import host_variables, result_schema
 from .campaign.engine import Call, roots
@@ -35,7 +42,7 @@ PAIR = Check("perftest.pair", why="a rail that was not tested is not proven")
 class Candidate:
     """One host. kind: profile and fabric.   name: how other nodes reach it where a rail has no address.
 
-    busy: its users.   mtu: intended RDMA MTU.   absent: why there is no info.
+    busy: its users.   mtu: of the inventory, None for what each rail has.   absent: why there is no info.
     """
 
     host: str
@@ -43,7 +50,7 @@ class Candidate:
     info: HostInfo | None
     name: str
     busy: tuple[str, ...] = ()
-    mtu: int = MTU
+    mtu: int | None = None
     absent: str = ""
 
 
@@ -57,7 +64,7 @@ class Pairs:
 
 def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:
     """Return the pairs. limit: rounds, of two passes each. Pure; linear in the hosts for a given number of rounds."""
-    kinds: dict[str, list[Candidate]] = {}
+    kinds: dict[str, dict[str, Candidate]] = {}
     findings: dict[str, list[Finding]] = {one.host: [] for one in candidates}
     for one in candidates:
         if one.info is None:
@@ -65,26 +72,70 @@ def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:
         elif one.busy:
             findings[one.host].append(untested(f"busy: {one.busy[0]}", "run it again when the node is idle"))
         else:
-            kinds.setdefault(one.kind, []).append(one)
+            kinds.setdefault(one.kind, {})[one.host] = one
     passes: list[dict[str, tuple[Session, ...]]] = []
     for kind, group in sorted(kinds.items()):
-        by_name = {one.host: one for one in group}
-        planned = rounds(list(by_name), limit)
+        planned = rounds(list(group), limit)
         if not planned:
             fix = "add another host of this kind to the run, or wait until one is idle"
-            findings[group[0].host].append(untested(f"no other idle host of {kind}", fix))
+            findings[next(iter(group))].append(untested(f"no other idle host of {kind}", fix))
         for number, pairs in enumerate(planned):
             while len(passes) < 2 * (number + 1):
                 passes.append({})
             for first, second in pairs:
-                one, other = by_name[first], by_name[second]
+                one, other = group[first], group[second]
                 for turn, (sender, receiver) in enumerate(((one, other), (other, one))):
                     ends = sessions(sender, receiver)
                     passes[2 * number + turn][sender.host] = tuple(session for session, _served in ends)
                     passes[2 * number + turn][receiver.host] = tuple(served for _session, served in ends)
-        for one in group:
+        for one in group.values():
             findings[one.host].extend(_missing(one))
     return Pairs(tuple(passes), {host: tuple(found) for host, found in findings.items()})
+
+
+def plan_pings(candidates: Sequence[Candidate]) -> dict[str, tuple[list[Ping], list[Finding]]]:
+    """Return for each host its pings, and findings on Ethernet rails without a target. Linear in the hosts."""
+    kinds: dict[str, dict[str, Candidate]] = {}
+    for one in candidates:
+        kinds.setdefault(one.kind, {})[one.host] = one
+    found: dict[str, tuple[list[Ping], list[Finding]]] = {}
+    for kind, group in kinds.items():
+        peers = {host: _peers(one) for host, one in group.items()}
+        asked: dict[str, list[Ping]] = {host: [] for host in group}
+        for pair in itertools.chain(*rounds(list(group), PARTNERS)):
+            # A path may work one way only.
+            for source, target in (pair, pair[::-1]):
+                for rail in sorted(peers[source].keys() & peers[target].keys()):
+                    here, there, mtu = peers[source][rail], peers[target][rail], group[source].mtu
+                    if here.address and there.address:
+                        asked[source].append(Ping(here, there, here.mtu if mtu is None else mtu))
+        for host, of_host in peers.items():
+            rails = {ping.source.rail for ping in asked[host]}
+            found[host] = asked[host], [_unpinged(kind, peer) for rail, peer in of_host.items() if rail not in rails]
+    return found
+
+
+def _peers(one: Candidate) -> dict[int, Peer]:
+    rails = [rail for rail in (one.info.rails if one.info else ()) if rail.link_layer == "Ethernet"]
+    return {
+        rail.number: Peer(
+            host=one.host,
+            rail=rail.number,
+            live=netdev_mtu.LIVE.finding_id(rail.pci),
+            netdev=rail.netdev,
+            address=rail.address or "",
+            mtu=rail.mtu,
+            vrf=rail.vrf,
+        )
+        for rail in rails
+    }
+
+
+def _unpinged(kind: str, peer: Peer) -> Finding:
+    have, fix = "no other host of the run has this rail", f"add another host of {kind} to the run"
+    if not peer.address:
+        have, fix = "it has no address that RDMA would take", f"look at ip address show dev {peer.netdev}"
+    return rail_ping.unproven(f"rail {peer.rail}", have, fix)
 
 
 def sessions(sender: Candidate, receiver: Candidate) -> list[tuple[Session, Session]]:
@@ -102,7 +153,7 @@ def sessions(sender: Candidate, receiver: Candidate) -> list[tuple[Session, Sess
 
 def _session(role: str, rail: RailInfo, host: Candidate, peer: str, address: str) -> Session:
     of_rail = {name: getattr(rail, name) for name in ("pci", "device", "rate_gbps", "link_layer", "gpu", "gpu_index")}
-    return Session(role=role, rail=rail.number, peer=peer, address=address, mtu=host.mtu, **of_rail)
+    return Session(role=role, rail=rail.number, peer=peer, address=address, mtu=rdma_mtu(host.mtu), **of_rail)
 
 
 def _missing(one: Candidate) -> list[Finding]:
@@ -133,7 +184,7 @@ def candidate(host: str, of_host: PlainView, there: bool, check_mode: bool) -> C
         name=str(of_host.get("ansible_host") or host),
         # Stored results of a node in use are valid.
         busy=() if check_mode else tuple(read.get("busy") or ()),
-        mtu=mtu_of(values),
+        mtu=values.get("busbar_mtu"),
         absent=absent,
     )
 
@@ -161,7 +212,6 @@ def call(host: str, values: PlainView, sessions: Sequence[PlainView], **more: ob
     return Call(host, "perftest", arguments, values["perftest_timeout"] + _SPARE)
 
 
-def mtu_of(values: PlainView) -> int:
-    """Return the intended RDMA MTU."""
-    mtu = values.get("busbar_mtu")
+def rdma_mtu(mtu: int | None) -> int:
+    """Return the RDMA MTU that follows from the inventory's."""
     return netdev_mtu.rdma_mtu(mtu) if mtu else MTU

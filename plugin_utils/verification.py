@@ -5,19 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 
 from . import due_roles, host_variables, intent, rail_pairs, result_schema, slowdown_causes
 from .campaign.engine import Call, Result, measure
 from .campaign.members import Site
 from .fleet import table
-from .fleet.compare import compare
+from .fleet.compare import Judged, compare
 from .fleet.stage import Fleet
 from .plain_data import Plain, PlainView
 
@@ -54,10 +53,9 @@ class Verification:
             for host, of_host in site.variables.items()
         }
         compared = compare_rails(read)
-        planned = rail_ping.plan(
-            [member(host, read[host]) for host in site.ready if host_variables.of_host(read[host]) is not None]
-        )
-        pinging = {host: [asdict(one) for one in pings] for host, (pings, _unpaired) in planned.items() if pings}
+        ready = [rail_pairs.candidate(host, read[host], True, self._check_mode) for host in site.ready]
+        planned = rail_pairs.plan_pings([one for one in ready if one.info is not None])
+        pinging = {host: [asdict(one) for one in pings] for host, (pings, _unpinged) in planned.items() if pings}
         pings = site.query("perftest", pinging, lambda host: {"pings": pinging[host]}, profile=False)
         pairs = rail_pairs.plan(
             [
@@ -72,7 +70,7 @@ class Verification:
         failures = {host: why for host, results in tested.items() if (why := failure(results))}
         return {
             host: Proof(
-                compared[host],
+                compared.get(host, ()),
                 (*pairs.findings[host], *planned.get(host, ((), ()))[1]),
                 tuple(session for one in pairs.passes for session in one.get(host, ())),
                 pings.get(host, {}),
@@ -115,44 +113,12 @@ def _why_not(intent: PlainView) -> Result:
     return {name: value for name, value in intent.items() if name in ("failed", "unreachable", "msg")}
 
 
-def member(host: str, variables: PlainView) -> rail_ping.Member:
-    """Return a host with the rails that can be pinged."""
-    info = host_variables.of_host(variables)
-    peers = (
-        rail_ping.Peer(
-            host=host,
-            rail=rail.number,
-            live=netdev_mtu.LIVE.finding_id(rail.pci),
-            netdev=rail.netdev,
-            address=rail.address or "",
-            mtu=rail.mtu,
-            vrf=rail.vrf,
-        )
-        for rail in (info.rails if info else ())
-        if rail.link_layer == "Ethernet"
-    )
-    mtu = host_variables.values(variables).get("busbar_mtu")
-    return rail_ping.Member(host, host_variables.kind(variables), tuple(peers), mtu)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The comparison of a host with all others. rails: id of a finding -> the rails that it is about."""
-
-    findings: tuple[Finding, ...] = ()
-    rails: Mapping[str, Sequence[int]] = field(default_factory=dict)
-
-
-def compare_rails(variables: Mapping[str, PlainView]) -> dict[str, Compared]:
-    """Compare the rails of all hosts with what is declared, or with what most hosts have."""
+def compare_rails(variables: Mapping[str, PlainView]) -> Mapping[str, Sequence[Judged]]:
+    """Compare the rails of all hosts with what is declared, or with what most hosts have. Return those of each host."""
     fleet = Fleet()
     for host, of_host in variables.items():
         fleet.add(host, of_host, {})
-    judged = compare([fleet.member(host, {}, True) for host in variables]).judged
-    return {
-        host: Compared(tuple(one.finding for one in found), {one.finding.id: one.rails for one in found if one.rails})
-        for host, found in ((host, judged.get(host, ())) for host in variables)
-    }
+    return compare([fleet.member(host, {}, True) for host in variables]).judged
 
 
 def failure(results: Sequence[Result]) -> str:
@@ -169,11 +135,11 @@ def failure(results: Sequence[Result]) -> str:
 class Proof:
     """All parts of the verification of one host.
 
-    untested: what has no partner.   planned: its tests.   ping: of its pings.   tested: of its tests.
-    failures: host -> why it did not finish its part.
+    compared: with all other hosts.   untested: what has no partner.   planned: its tests.   ping: of its pings.
+    tested: of its tests.   failures: host -> why it did not finish its part.
     """
 
-    compared: Compared
+    compared: Sequence[Judged]
     untested: tuple[Finding, ...]
     planned: tuple[perftest.Session, ...]
     ping: Result
@@ -188,7 +154,8 @@ class Proof:
 
     @property
     def _parts(self) -> list[Result]:
-        return [Plan(self.compared.findings).result(), Plan(self.untested).result(), self.ping, *self.measured]
+        compared = Plan(tuple(one.finding for one in self.compared))
+        return [compared.result(), Plan(self.untested).result(), self.ping, *self.measured]
 
     def result(self, host: str, variables: PlainView) -> Plain:
         """Return what is registered as ``verify_result``. variables: of the host."""
@@ -243,8 +210,9 @@ class Proof:
     def _causes(self, variables: PlainView, earlier: Sequence[Finding]) -> dict[str, str]:
         """Return ``rail 3`` -> id of an earlier role's finding on its NIC, else of the comparison of all hosts."""
         found: dict[str, str] = {}
-        for name, rails in sorted(self.compared.rails.items()):
-            found.update((f"rail {rail}", name) for rail in rails if name.startswith(_SLOWING))
+        for one in sorted(self.compared, key=lambda one: one.finding.id):
+            if one.finding.check in _SLOWING:
+                found.update((f"rail {rail}", one.finding.id) for rail in one.rails)
         info = host_variables.of_host(variables)
         rail_of = {rail.pci: f"rail {rail.number}" for rail in info.rails} if info else {}
         on_rails = [one for one in earlier if one.identity in rail_of]

@@ -73,17 +73,17 @@ def scrub(text: str, secrets: Tuple[str, ...]) -> str:
     return _without_userinfo(text) if ":/" in text or ":\\/" in text else text
 
 
-def scrub_all(values: Mapping[str, object]) -> Dict[str, object]:
-    """Return a copy of JSON values without user and password in addresses."""
-    return {name: _scrubbed(value) for name, value in values.items()}
+def scrub_all(values: Mapping[str, object], secrets: Tuple[str, ...] = ()) -> Dict[str, object]:
+    """Return a copy of JSON values without the secrets, and without user and password in addresses."""
+    return {name: _scrubbed(value, secrets) for name, value in values.items()}
 
 
-def _scrubbed(value: object) -> object:
+def _scrubbed(value: object, secrets: Tuple[str, ...]) -> object:
     if isinstance(value, str):
-        return scrub(value, ())
+        return scrub(value, secrets)
     if isinstance(value, dict):
-        return scrub_all(value)
-    return [*map(_scrubbed, value)] if isinstance(value, (list, tuple)) else value
+        return scrub_all(value, secrets)
+    return [_scrubbed(item, secrets) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _without_userinfo(text: str) -> str:

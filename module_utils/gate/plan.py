@@ -217,20 +217,19 @@ def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Findin
     if stage == "health":
         return []
     needs = gate.seconds(stage, budget)
-    # srun reports "Prolog hung" two seconds before MessageTimeout.
-    limits = {"MessageTimeout": 2.0, "PrologEpilogTimeout": 0.0, "BatchStartTimeout": 0.0}
-    short = []
-    for name, before in limits.items():
+    # Newer releases have a limit for each of the two instead of the common one.
+    both, own = "PrologEpilogTimeout", "%sTimeout" % gate.PARAMETERS[stage]
+    short, missing = [], []
+    for name in ("MessageTimeout", "BatchStartTimeout", *([name for name in (both, own) if name in config] or [both])):
         value = number(config.get(name, ""))
-        # 65534 is "no limit" to Slurm, and 0 is none.
-        if value and value < 65534 and value - before < needs:
+        # srun reports "Prolog hung" two seconds before MessageTimeout. 65534 is "no limit" to Slurm, and 0 is none.
+        if value and value < 65534 and value - 2.0 * (name == "MessageTimeout") < needs:
             short.append("%s is %d s" % (name, value))
+        missing += [] if name in config else ["%s is not in the output" % name]
     want = "%g s for the gate at stage %s" % (needs, stage)
     fix = "raise the value in slurm.conf, then scontrol reconfigure; or lower gate_budget (half of it counts)"
-    state = "drift" if short else "ok"
-    return [
-        LIMITS.judge(gate.PARAMETERS[stage], state, want, ", ".join(short) or "enough", "scontrol show config", fix)
-    ]
+    state, text = "drift" if short else "unknown" if missing else "ok", ", ".join(short or missing) or "enough"
+    return [LIMITS.judge(gate.PARAMETERS[stage], state, want, text, "scontrol show config", fix)]
 
 
 def number(value: str) -> Optional[int]:

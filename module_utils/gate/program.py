@@ -198,7 +198,9 @@ class GateRun:
         before = _before(self.host)
 
         def save(done: gate_slurm.Done) -> Dict[str, Any]:
-            return store(self.host, self._entry(verdict, done), found, done)
+            run = {"at": round(time.time(), 3), "boot_id": _boot_id(self.host), "stage": self.stage, "verdict": verdict}
+            run.update(action=done.action, said=done.said, seconds=round(time.monotonic() - self.begun, 3))
+            return store(self.host, run, found, done)
 
         try:
             done = self._act(verdict, found, before, lambda reason: save(gate_slurm.Done("none", _ABOUT, reason)))
@@ -232,17 +234,6 @@ class GateRun:
         if not reason and before and before.get("boot_id") == _boot_id(self.host):
             return gate_slurm.Done("none")
         return gate_slurm.give_back(slurmctld)
-
-    def _entry(self, verdict: str, done: gate_slurm.Done) -> Dict[str, Any]:
-        return {
-            "at": round(time.time(), 3),
-            "boot_id": _boot_id(self.host),
-            "stage": self.stage,
-            "verdict": verdict,
-            "action": done.action,
-            "said": done.said,
-            "seconds": round(time.monotonic() - self.begun, 3),
-        }
 
 
 def judge(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..change import written
-from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.host import Host, ParseError, Problem, attempt
 
 STAGES = ("health", "prolog", "epilog")
 FOLDER = "/usr/local/lib/busbar"
@@ -167,10 +167,7 @@ def _leads(host: Host, path: str, target: str) -> bool:
     """A link to it, or a script with a line that names it. A program that cannot be read calls nothing."""
     if os.path.realpath(host.system(path)) == os.path.realpath(host.system(target)):
         return True
-    try:
-        text = host.read_system(path, errors="replace") or ""
-    except ReadError:
-        return False
+    text = attempt(lambda: host.read_system(path, errors="replace"), path, []) or ""
     return any(target in line and not line.lstrip().startswith("#") for line in text.splitlines())
 
 

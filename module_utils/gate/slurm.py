@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence
 
 from .. import slurm
 from ..core.host import Host, ParseError, ReadError
@@ -27,26 +27,9 @@ PREFIX = "busbar gate: "
 SETTLE = 1.3
 _SIGNED = re.compile(r"(busbar gate: .*) #([0-9a-f]{8})")
 _RECORD = re.compile(r"NodeName=(\S+) ")
-_PARTITIONS = re.compile(r" Partitions=(\S+) ")
 # States of a node in service, or before it was drained; any other was set by an administrator for a reason.
 _PLAIN = {"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "CLOUD", "DYNAMIC_NORM"}
 _PLAIN |= {"NOT_RESPONDING", "DRAIN", "BLOCKED", "DYNAMIC_FUTURE"}
-
-
-@dataclass(frozen=True)
-class Seen:
-    node: slurm.Node
-    partitions: Tuple[str, ...]
-
-    @property
-    def counted(self) -> bool:
-        """Return whether the gate took it out of service, even if the reason was edited since."""
-        return self.node.drained and (self.node.reason or "").startswith(PREFIX)
-
-    @property
-    def order(self) -> Tuple[str, str]:
-        """When it was drained, by the clock of slurmctld."""
-        return (self.node.set_by or "").rpartition("@")[2], self.node.name
 
 
 @dataclass(frozen=True)
@@ -77,7 +60,7 @@ def _sum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def parse(text: str) -> List[Seen]:
+def parse(text: str) -> List[slurm.Node]:
     """Parse ``scontrol -o show node``. Raises ParseError where it lists no node.
 
     A free text, such as Comment or Extra, may hold line breaks: what does not begin a record continues the one before.
@@ -89,25 +72,24 @@ def parse(text: str) -> List[Seen]:
             records.append(line)
         else:
             records[-1] += " " + line
-    found: List[Seen] = []
+    found: List[slurm.Node] = []
     for record in records:
-        name, partitions = _RECORD.match(record), _PARTITIONS.search(record)
+        name = _RECORD.match(record)
         with suppress(ParseError):
-            if name is not None:
-                names = tuple(partitions.group(1).split(",")) if partitions else ()
-                found.append(Seen(slurm.parse_node(record, name.group(1)), names))
+            found += [slurm.parse_node(record, name.group(1))] if name is not None else []
     if not found:
         raise ParseError("%r, expected a line that begins with NodeName=" % text[:80])
-    times = Counter(seen.node.name for seen in found)
-    return [seen for seen in found if times[seen.node.name] == 1]
+    times = Counter(node.name for node in found)
+    return [node for node in found if times[node.name] == 1]
 
 
-def too_many(nodes: Sequence[Seen], name: str, share: float) -> str:
+def too_many(nodes: Sequence[slurm.Node], name: str, share: float) -> str:
     """Why the node ``name`` may not be out, too; "" where it may.
 
-    Of each of its partitions: at least one node may be out, never more than the share, and never the last one.
+    Of each of its partitions: at least one node may be out, never more than the share, and never the last one. Nodes
+    that the gate took out count, even if their reason was edited since, in the order of slurmctld's clock.
     """
-    own = next(seen for seen in nodes if seen.node.name == name)
+    own = next(node for node in nodes if node.name == name)
     members = {partition: [one for one in nodes if partition in one.partitions] for partition in own.partitions}
     # A partition with only this node does not count if there is a larger one.
     larger = {partition: of for partition, of in members.items() if len(of) > 1} or members
@@ -115,7 +97,9 @@ def too_many(nodes: Sequence[Seen], name: str, share: float) -> str:
         return "it is in no partition, so the number of nodes that may be out is unknown"
     for partition, of in larger.items():
         most = min(max(1, int(len(of) * share)) if share > 0 else 0, len(of) - 1)
-        first = [seen.node.name for seen in sorted((one for one in of if one.counted), key=lambda seen: seen.order)]
+        out = [node for node in of if node.drained and (node.reason or "").startswith(PREFIX)]
+        out.sort(key=lambda node: ((node.set_by or "").rpartition("@")[2], node.name))
+        first = [node.name for node in out]
         if name in first[most:] or (name not in first and len(first) >= most):
             others = len([one for one in first if one != name])
             return "the gate has %d of %d nodes of partition %s out of service, its limit is %d" % (
@@ -133,10 +117,10 @@ class Slurm:
         self.name = name
         self._end = end
 
-    def nodes(self, name: str = "") -> List[Seen]:
+    def nodes(self, name: str = "") -> List[slurm.Node]:
         """Raises ReadError, ParseError; also where the node is not among them."""
         found = parse(self._query("-o", "show", "node", *([name] if name else [])))
-        if all(seen.node.name != self.name for seen in found):
+        if all(node.name != self.name for node in found):
             raise ParseError("Slurm knows no node %s" % self.name)
         return found
 
@@ -146,8 +130,8 @@ class Slurm:
     def resume(self) -> None:
         self._query("update", "NodeName=" + self.name, "State=RESUME")
 
-    def this_node(self, nodes: Sequence[Seen]) -> slurm.Node:
-        return next(seen.node for seen in nodes if seen.node.name == self.name)
+    def this_node(self, nodes: Sequence[slurm.Node]) -> slurm.Node:
+        return next(node for node in nodes if node.name == self.name)
 
     def _query(self, *words: str) -> str:
         left = self._end - time.monotonic()
@@ -176,7 +160,7 @@ def keep_out(slurmctld: Slurm, why: str, share: float, note: Callable[[str], obj
     return _yield(slurmctld, slurmctld.nodes(), share) or Done("drained", why, reason, out=True)
 
 
-def _yield(slurmctld: Slurm, nodes: Sequence[Seen], share: float) -> Optional[Done]:
+def _yield(slurmctld: Slurm, nodes: Sequence[slurm.Node], share: float) -> Optional[Done]:
     """Gives the node back where others were before it, and no more may be out."""
     node = slurmctld.this_node(nodes)
     many = too_many(nodes, slurmctld.name, share)

@@ -206,8 +206,13 @@ def _channel(host: Host, device: bool) -> str:
 def judge(have: ImexState, domain: NvlinkDomain, driver: Optional[str], options: Sequence[str] = ()) -> List[Finding]:
     """Judge IMEX. driver: its version, None if not known.   options: of the driver, that the profile wants."""
     if domain.imex == COMPUTE_DOMAIN_MODE:
-        return [_judge_number(have), *_judge_owner(have, True), *_judge_compute_domain(have, driver)]
-    found = [_judge_channel(have, _OPTION in options)]
+        # Pods of a ComputeDomain get their channels of the driver's number.
+        fix = "load the NVIDIA driver %s or later; %s" % (OLDEST, RECHECK)
+        channel = _judge_channel(have, DEVICES, "%s in it" % _DRIVER, fix)
+        return [channel, *_judge_owner(have, True), *_judge_compute_domain(have, driver)]
+    because = nvidia_options.OPTIONS.finding_id("NVreg_" + _OPTION) if have.off and _OPTION in options else None
+    want = "a device with the driver's major number"
+    found = [_judge_channel(have, CHANNELS + "/channel0", want, because=because)]
     if domain.imex != "rack":
         return found + _judge_owner(have, False)
     other = "where jobs start IMEX, set imex: job (Slurm) or compute_domain (Kubernetes) in the profile's nvlink_domain"
@@ -217,22 +222,14 @@ def judge(have: ImexState, domain: NvlinkDomain, driver: Optional[str], options:
     return [*found, _judge_state(have, driver, unit)] if have.asked else found
 
 
-def _judge_channel(have: ImexState, by_driver: bool) -> Finding:
-    path, want = CHANNELS + "/channel0", "a device with the driver's major number"
+def _judge_channel(
+    have: ImexState, path: str, want: str, fix: Optional[str] = None, because: Optional[str] = None
+) -> Finding:
+    """Judge what the node has of the channel. path: of the device, or of the list with the driver's number."""
     if "channel" in have.problems:
-        problem = have.problems["channel"]
-        return CHANNEL.judge(path, "unknown", want, str(problem), path, "run this as root, and look at %s" % path)
-    because = nvidia_options.OPTIONS.finding_id("NVreg_" + _OPTION) if have.off and by_driver else None
-    return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, because=because)
-
-
-def _judge_number(have: ImexState) -> Finding:
-    """Judge the driver's number, of which pods of a ComputeDomain get their channels."""
-    want, problem = "%s in it" % _DRIVER, have.problems.get("channel")
-    if problem is not None:
-        return CHANNEL.judge(DEVICES, "unknown", want, str(problem), DEVICES, "run this as root, and look at it")
-    fix = "load the NVIDIA driver %s or later; %s" % (OLDEST, RECHECK)
-    return CHANNEL.judge(DEVICES, "drift" if have.channel else "ok", want, have.channel or want, DEVICES, fix)
+        fix = "run this as root, and look at %s" % path
+        return CHANNEL.judge(path, "unknown", want, str(have.problems["channel"]), path, fix)
+    return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, fix, because)
 
 
 def _judge_compute_domain(have: ImexState, driver: Optional[str]) -> Iterator[Finding]:
@@ -295,8 +292,10 @@ def _judge_state(have: ImexState, driver: Optional[str], unit: Finding) -> Findi
     if driver is not None and versions and versions != [driver]:
         fix = "install nvidia-imex of the driver's version %s on every node, then systemctl restart %s" % (driver, UNIT)
         return STATE.judge(subject, "drift", "version %s" % driver, "versions " + ", ".join(versions), source, fix)
-    state = "ok" if domain.nodes else "unknown"
-    return STATE.judge(subject, state, want, "UP, %d nodes READY" % len(domain.nodes), source)
+    lacking = sum(not version for _host, _status, version in domain.nodes)
+    state = "ok" if domain.nodes and driver is not None and not lacking else "unknown"
+    text = "UP, %d nodes READY" % len(domain.nodes) + (", %d of unknown version" % lacking if lacking else "")
+    return STATE.judge(subject, state, want, text, source, severity="major" if lacking else None)
 
 
 # -- the domain -------------------------------------------------------------------------------------------------

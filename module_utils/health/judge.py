@@ -73,13 +73,13 @@ class Wanted:
 
 
 def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
-    """Judge all that the node reports, GPUs only where there are some; the notes are of the kernel's log."""
+    """Judge all that the node reports, GPUs only where there are some."""
     path = judge_kernel_log.places(topology, wanted.profile)
     logged, troubles = judge_kernel_log.plan(have, topology, path)
-    notes = tuple(judge_kernel_log.notes(have))
+    texts = (*notes(have), *judge_kernel_log.notes(have))
     now, domain = counters(have), wanted.profile.nvlink_domain
     if not topology.gpus:
-        return Plan((*logged, *_aer(have, now, path.names, logged)), notes=notes)
+        return Plan((*logged, *_aer(have, now, path.names, logged)), notes=texts)
     names, driver = path.names, topology.driver.version if topology.driver else None
     fallen = next((one.pci for one in judge_kernel_log.troubles(have) if one.action == xid.REBOOT), "")
     found = [*troubles.values(), *logged, *_listed(have, topology, names, troubles)]
@@ -102,7 +102,7 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
     for one in have.hot:
         want, text = "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees)
         found.append(NIC_TEMPERATURE.judge(one.pci, "drift", want, text, one.source))
-    return Plan((*found, _record(have)), notes=notes)
+    return Plan((*found, _record(have)), notes=texts)
 
 
 def notes(have: NodeState) -> List[str]:

@@ -8,7 +8,7 @@ reported on the day that it is plugged in. Errors before error correction (raw) 
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding, one_cause
@@ -67,14 +67,8 @@ def plan(have: NodeState, before: Sequence[Finding]) -> Plan:
         if modules and len(good) == len(modules):
             text = ", ".join(dict.fromkeys(good))
             found.append(check.judge("rails", "ok", have=text, source="mlxlink on %d rails" % len(modules)))
-    return Plan((*one_cause(silent, ("unknown",)), *found))
-
-
-def notes(have: NodeState) -> List[str]:
-    """Return limits of what is reported."""
-    if have.modules is None:
-        return ["mlxlink is not installed: module temperatures and bit errors are not checked"]
-    return []
+    notes = ("mlxlink is not installed: module temperatures and bit errors are not checked",)
+    return Plan((*one_cause(silent, ("unknown",)), *found), notes=notes if have.modules is None else ())
 
 
 def _temperature(module: Module, reading: Reading, have: NodeState) -> Optional[Finding]:

@@ -9,7 +9,7 @@ control node compares a port with others of the fleet. Limits and their sources:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -114,7 +114,7 @@ def plan(have: NodeState) -> Plan:
         if all(check in result and result[check] is None for result in results):
             text = "no growth beyond its limits" if check in _GROWTH else "every counter read"
             found.append(check.judge("ports", "ok", have=text, source="ports of %d rails" % len(have.ports)))
-    return Plan(tuple(found))
+    return Plan(tuple(found), notes=_notes(have))
 
 
 def since(have: NodeState, port: Port, least: float = record.SHORTEST) -> Optional[Growth]:
@@ -153,13 +153,13 @@ def fleet_counters(have: NodeState) -> List[PortGrowth]:
     return found
 
 
-def notes(have: NodeState) -> List[str]:
+def _notes(have: NodeState) -> Tuple[str, ...]:
     """Return a note on ports without an earlier record, if others have one."""
     new = [port for port in have.ports if since(have, port, 0.0) is None]
     if not new or have.before is None or have.now - have.before.at < record.SHORTEST:
-        return []
+        return ()
     rails = ", ".join(str(port.rail) for port in new)
-    return ["counters of rails %s were reset since the previous run; growth is judged from the next run on" % rails]
+    return ("counters of rails %s were reset since the previous run; growth is judged from the next run on" % rails,)
 
 
 def _judge(port: Port, growth: Optional[Growth]) -> _Results:

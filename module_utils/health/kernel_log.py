@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import printable
-from ..core.host import Host, Problem, ReadError, ToolHung
+from ..core.host import Host, Problem, ReadError, ToolHung, attempt
 from . import xid
 from .kernel_log_rules import LOADED, WORDS, XID, match_line
 
@@ -198,11 +198,8 @@ def read(host: Host, since: float, now: float) -> Log:
 
 def read_uptime(host: Host) -> Optional[float]:
     """Return the seconds since boot; None if they cannot be read."""
-    try:
-        word = (host.read(UPTIME) or "").split(" ")[0]
-        return float(word) if re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", word) else None
-    except ReadError:
-        return None
+    word = (attempt(lambda: host.read(UPTIME), UPTIME, []) or "").split(" ")[0]
+    return float(word) if re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", word) else None
 
 
 def _journal(host: Host, *more: str) -> str:

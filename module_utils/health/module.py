@@ -43,7 +43,6 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, o
     images = None if have.gpus is None else {gpu.texts.get("firmware", "") for gpu in have.gpus.values()} - {""}
     return {
         **found.result(),
-        "notes": [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have), *found.notes],
         "devices": device_report.devices(host, have, machine, wanted.profile, found.findings),
         "ports": [asdict(port) for port in judge_ports.fleet_counters(have)],
         **({} if domain is None else {"imex": domain}),

@@ -13,7 +13,7 @@ from ..machine import profile, rails, topology
 from ..roce_qos import chain
 from ..roce_qos.chain import PortConfig
 from . import neighbour
-from .plan import ASKED, AUTO, NONE, LldpIntent, RailPort, notes, plan, port_neighbours, rail_ports
+from .plan import ASKED, AUTO, NONE, LldpIntent, RailPort, plan, port_neighbours, rail_ports
 
 _NUMBERS = {"type": "list", "elements": "int"}
 SPEC: module.Spec = {
@@ -44,4 +44,4 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         own = rail_ports(machine, rails.match(machine, of_site), of_site)
     heard = neighbour.read(host) if own else neighbour.LldpState()
     neighbours = [asdict(one) for one in port_neighbours(heard, own, want)]
-    return dict(plan(heard, own, want).result(), notes=notes(heard, own, want), neighbours=neighbours)
+    return dict(plan(heard, own, want).result(), neighbours=neighbours)

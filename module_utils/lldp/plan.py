@@ -146,10 +146,12 @@ def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[RailP
 
 def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
     """Judge the neighbours. The plan has no changes: a switch is not changed from here."""
-    of_port = {port: heard.switches(port.netdev) for port in own}
-    silent = not heard.source or not any(one.is_switch is not False for found in of_port.values() for one in found)
-    if not own or want.asked == NONE or (want.asked == AUTO and heard.problem is None and silent):
+    if not own or want.asked == NONE:
         return Plan()
+    of_port = {port: heard.switches(port.netdev) for port in own}
+    seen = [one for found in of_port.values() for one in found if one.is_switch is not False]
+    if want.asked == AUTO and heard.problem is None and not seen:
+        return Plan(notes=_notes(heard, seen, want))
     if heard.problem is not None or not heard.source:
         problem = heard.problem
         fix = "run %s on the host; repair what it reports, or restart its daemon" % heard.source
@@ -168,23 +170,20 @@ def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
         findings += _each(DSCP, known, (dcbx.APPLICATION,), _dscp, want, heard.source)
     if heard.tlvs and chain.pfc and chain.priority in chain.pfc:
         findings += _each(ETS, known, (dcbx.ETS, dcbx.RECOMMENDED_ETS), _ets, want, heard.source)
-    return Plan(one_cause(findings, ("unknown",)))
+    return Plan(one_cause(findings, ("unknown",)), notes=_notes(heard, seen, want))
 
 
-def notes(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[str]:
-    """Return limits of the result that are not faults."""
-    if not own or want.asked == NONE or heard.problem is not None:
-        return []
-    found = [one for port in own for one in heard.switches(port.netdev) if one.is_switch is not False]
-    if not found:
+def _notes(heard: LldpState, seen: Sequence[Neighbour], want: LldpIntent) -> Tuple[str, ...]:
+    """Return limits of the result that are not faults.   seen: neighbours that may be switches."""
+    if not seen:
         text = heard.silent or "no rail has a switch as its LLDP neighbour"
-        return [] if want.asked == REQUIRED else ["where the rails are plugged in is not judged: " + text]
+        return () if want.asked == REQUIRED else ("where the rails are plugged in is not judged: " + text,)
     if not heard.tlvs:
-        return ["systemd-networkd does not report the switches' MTU, PFC and DSCP: install lldpd to have them judged"]
-    sent = {subtype for one in found for subtype in one.dcbx}
+        return ("systemd-networkd does not report the switches' MTU, PFC and DSCP: install lldpd to have them judged",)
+    sent = {subtype for one in seen for subtype in one.dcbx}
     if want.roce.chain.pfc is not None and not want.dcbx and not sent & {dcbx.PFC, dcbx.APPLICATION, dcbx.ETS}:
-        return ["the switches send no DCBX: their PFC, DSCP map and ETS are not judged"]
-    return []
+        return ("the switches send no DCBX: their PFC, DSCP map and ETS are not judged",)
+    return ()
 
 
 def port_neighbours(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[PortNeighbour]:
@@ -221,10 +220,8 @@ def _mtu(port: RailPort, one: Neighbour, want: LldpIntent, source: str) -> Findi
     mtu = want.mtu or port.mtu
     if mtu is None:
         return MTU.judge(port.label, "unknown", "the rail's MTU", "its MTU cannot be read", source)
-    state, have = (
-        "ok" if (one.mfs or 0) >= mtu + HEADER else "drift",
-        "%s accepts frames of %s bytes" % (one.label, one.mfs),
-    )
+    state, have = "ok" if (one.mfs or 0) >= mtu + HEADER else "drift", "%s accepts frames of %s bytes"
+    have %= (one.label, one.mfs)
     return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), have, source)
 
 

@@ -357,10 +357,11 @@ def _behind_one(case: _Case, wait: _Wait, because: Optional[Finding]) -> Finding
 def _progress(views: Sequence[View], joined: Sequence[Joined], found: Sequence[Finding]) -> List[Finding]:
     """One of each job."""
     by_name = {one.name: one for one in joined}
-    return [
-        _progress_of([by_name[name] for name in sorted({name for view in of for name in names(view)})], of, found)
-        for of in jobs(views)
-    ]
+    made = []
+    for of in jobs(views):
+        ones = [by_name[name] for name in sorted({name for view in of for name in names(view)})]
+        made.append(_progress_of(ones, of, found))
+    return made
 
 
 def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[Finding]) -> Finding:

@@ -66,14 +66,6 @@ class Process:
     disabled: bool = False
 
 
-@dataclass(frozen=True)
-class Node:
-    """processes: with libnccl mapped; no other process is ever contacted."""
-
-    processes: Tuple[Process, ...] = ()
-    problems: Tuple[Problem, ...] = ()
-
-
 def parse_tcp(text: str) -> List[Listener]:
     """The listening sockets of /proc/net/tcp or tcp6. Raises ParseError."""
     lines = text.splitlines()
@@ -113,9 +105,13 @@ def ras_port(address: Optional[str]) -> int:
     return int(port.group(1)) if port and 0 < int(port.group(1)) < 65536 else PORT
 
 
-def read(host: Host, pids: Optional[Collection[int]] = None) -> Node:
-    """Read the processes.   pids: only these, None: all."""
-    return _Reader(host).node(pids)
+def read(host: Host, pids: Optional[Collection[int]] = None) -> Tuple[List[Process], List[Problem]]:
+    """Return the processes with libnccl mapped, and what could not be read. No other process is ever contacted.
+
+    pids: only these, None: all.
+    """
+    reader = _Reader(host)
+    return reader.processes(pids), reader.problems
 
 
 class _Reader:
@@ -128,12 +124,17 @@ class _Reader:
         pairs = grammar.assignments(self._text("/etc/nccl.conf"))
         self.address = next((pair.value for pair in pairs if pair.name == ADDRESS), None)
         self.namespace = _namespace(host, "self")
-        self.listeners = _listeners(host, self.problems)
+        self.listeners: List[Listener] = []
+        for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+            # Without IPv6 there is no tcp6.
+            text = attempt(partial(host.read, path), path, self.problems)
+            if text is not None:
+                self.listeners += attempt(partial(parse_tcp, text), path, self.problems) or []
 
     def _text(self, path: str) -> str:
         return attempt(lambda: self.host.read_system(path, "replace"), path, self.problems) or ""
 
-    def node(self, pids: Optional[Collection[int]] = None) -> Node:
+    def processes(self, pids: Optional[Collection[int]]) -> List[Process]:
         found, hidden = [], 0
         names = map(str, pids) if pids is not None else (one for one in self.host.listdir("/proc") if one.isdigit())
         for pid in sorted(names, key=int):
@@ -151,7 +152,7 @@ class _Reader:
         if hidden:
             text = "of %d processes cannot be read, which only root may: run it as root (become)" % hidden
             self.problems.append(Problem("/proc/PID/maps", text))
-        return Node(tuple(found), tuple(self.problems))
+        return found
 
     def _process(self, pid: str, library: str) -> Process:
         status = _status(self.host, pid)
@@ -186,15 +187,6 @@ def again(host: Host, processes: Sequence[Process]) -> Tuple[Process, ...]:
         except OSError:
             continue  # it has ended meanwhile
     return tuple(found)
-
-
-def _listeners(host: Host, problems: List[Problem]) -> List[Listener]:
-    found: List[Listener] = []
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        # Without IPv6 there is no tcp6.
-        text = attempt(partial(host.read, path), path, problems)
-        found += attempt(partial(parse_tcp, text), path, problems) or [] if text is not None else []
-    return found
 
 
 def _library(host: Host, pid: str) -> str:

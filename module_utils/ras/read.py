@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.check import Check
@@ -16,7 +16,7 @@ from ..nccl_conf.version import Version
 from . import client, processes
 from . import judge as nccl_hang
 from . import views as ras_views
-from .processes import Node, Process
+from .processes import Process
 from .views import Silence, View
 
 RAS = Check(
@@ -38,9 +38,9 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """addresses: IP addresses of the node, by which NCCL names it."""
+    """processes: with libnccl mapped.   addresses: IP addresses of the node, by which NCCL names it."""
 
-    node: Node
+    processes: Tuple[Process, ...]
     views: Tuple[View, ...]
     silent: Tuple[Silence, ...]
     addresses: Tuple[str, ...]
@@ -49,21 +49,20 @@ class Reading:
 
 def read(host: Host, interval: float, ask: ras_views.Ask = client.query) -> Reading:
     """Read the jobs. interval: seconds between the two queries."""
-    node = processes.read(host)
-    problems = list(node.problems)
-    views, silent = ras_views.read(node.processes, interval, ask)
+    ranks, problems = processes.read(host)
+    views, silent = ras_views.read(ranks, interval, ask)
     # What has been stopped, or has died, meanwhile, too.
-    node = replace(node, processes=processes.again(host, node.processes))
-    found = attempt(lambda: netdev_address.read(host), "ip -j address show", problems) if node.processes else None
+    now = processes.again(host, ranks)
+    found = attempt(lambda: netdev_address.read(host), "ip -j address show", problems) if now else None
     addresses = [each.address for of in (found or {}).values() for each in of]
-    return Reading(node, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
+    return Reading(now, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
 
 
 def result(reading: Reading) -> Dict[str, object]:
     """Return what the control node gets beside the findings."""
     return {
         "views": [asdict(view) for view in reading.views],
-        "processes": [asdict(process) for process in reading.node.processes],
+        "processes": [asdict(process) for process in reading.processes],
         "addresses": list(reading.addresses),
     }
 
@@ -76,12 +75,9 @@ def judge(host: Host, reading: Reading) -> List[Finding]:
 
 
 def _silent(one: Silence, reading: Reading) -> Finding:
-    states = {
-        process.pid: nccl_hang.STATES[process.state]
-        for process in reading.node.processes
-        if process.state in nccl_hang.STATES
-    }
-    odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
+    of_port = [process for process in reading.processes if process.pid in one.pids]
+    states = [(process.pid, nccl_hang.STATES.get(process.state)) for process in of_port]
+    odd = ["process %d: %s" % (pid, state) for pid, state in states if state]
     pids, have = ",".join(map(str, one.pids[:_NAMED])), "; ".join([one.problem.message, *odd])
     fix = "run ps -o pid,stat,wchan:32,cmd -p %s; %s" % (pids, nccl_hang.COLLECT)
     subject = printable("%s of %s" % (one.problem.source, ", ".join(one.users)))
@@ -98,7 +94,7 @@ def _version(host: Host, process: Process) -> Optional[Version]:
 
 def judge_unqueried(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
     """Report jobs whose RAS was not queried, and why; one finding for each user and library."""
-    of_node, want = reading.node.processes, "a RAS that responds"
+    of_node, want = reading.processes, "a RAS that responds"
     if not of_node:
         job, have = "a job that uses NCCL", "no process has libnccl mapped"
         return [RAS.judge("processes", "unknown", job, have, "/proc/PID/maps", _NO_PROCESS)]

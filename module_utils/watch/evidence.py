@@ -53,7 +53,7 @@ def of_ras(host: Host, pids: Collection[int]) -> List[Evidence]:
             raise ReadError(client.name(address, port), "was not queried, or not within %g s" % TOTAL)
         return client.query(address, port, GREETING, STATUS)
 
-    ranks = processes.read(host, pids).processes
+    ranks, _problems = processes.read(host, pids)
     every, silent = views.read(ranks, APART, query)
     numbers = {number for one in ranks for number in (one.pid, one.inner)}
     of_job = [view for view in every if views.pids(view.now) & numbers]

@@ -23,7 +23,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ..core import orphans, trusted
 from ..core.finding import printable
-from ..core.host import Host, ParseError, ReadError, kill_group, reap, search_path
+from ..core.host import Host, ParseError, ReadError, attempt, kill_group, reap, search_path
 from ..core.number import whole
 from ..health.kernel_log_rules import BY_NAME, match_line
 from . import job_state, ports, read
@@ -196,9 +196,9 @@ class Watch:
     def _processes(self) -> Dict[str, read.Process]:
         """Return a process of each GPU that has one; the last answer where there is no other."""
         query = f"--query-compute-apps={','.join(read.PROCESS_FIELDS)}"
-        try:
-            text = self.host.query([self.settings.nvidia_smi, query, "--format=csv,noheader,nounits"], HANGS)
-        except ReadError:
+        argv = [self.settings.nvidia_smi, query, "--format=csv,noheader,nounits"]
+        text = attempt(lambda: self.host.query(argv, HANGS), argv[0], [])
+        if text is None:
             return self.processes
         found: Dict[str, read.Process] = {}
         for pid, gpu in read.process_lines(text):
@@ -222,10 +222,7 @@ class Watch:
 
     def _text(self, path: str) -> str:
         """Return a file's text, "" where it cannot be read."""
-        try:
-            return self.host.read(path, "replace") or ""
-        except ReadError:
-            return ""
+        return attempt(lambda: self.host.read(path, "replace"), path, []) or ""
 
     def _kernel_messages(self) -> List[str]:
         found = []

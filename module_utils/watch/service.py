@@ -122,8 +122,13 @@ def read(host: Host, enabled: bool) -> ServiceState:
     started, now = whole(unit[_PROPERTIES[2]]), time.time()
     # Of the same clock, which a container shares with its host.
     runs = time.monotonic() - started / 1e6 if started else None
-    times = [float(str(record["at"])) for record in ring.read(host, now - QUIET) if record.get("gpus")]
+    times = [float(str(record["at"])) for record in ring.read(host, now - QUIET) if _has_values(record.get("gpus"))]
     return ServiceState(files, modes, unit, runs, now - max(times) if times else None)
+
+
+def _has_values(gpus: object) -> bool:
+    """Return whether all was read of some GPU: without it, as under MIG, no job is judged."""
+    return isinstance(gpus, list) and any(isinstance(gpu, list) and None not in gpu for gpu in gpus)
 
 
 def render(settings: program.Settings) -> Dict[str, str]:
@@ -185,5 +190,6 @@ def _samples(have: ServiceState) -> List[Finding]:
     """Judge the samples of a service that runs; one that has just been started may have none yet."""
     if have.sampled is None and have.runs is not None and have.runs < QUIET:
         return []
-    text = "none in %.0f min" % (QUIET / 60) if have.sampled is None else "%.0f s ago" % have.sampled
+    text = "none with utilisation and power in %.0f min" % (QUIET / 60)
+    text = text if have.sampled is None else "%.0f s ago" % have.sampled
     return [SAMPLES.judge(UNIT, "unknown" if have.sampled is None else "ok", "a sample", text, ring.FOLDER)]

@@ -123,7 +123,7 @@ class Group:
         """Return the bar of the slowest of its rails, by the profile: what each way has to carry."""
         kind = self._kind_of(SCOPES[PAIR])
         share = kind.values["perftest_share"]
-        mtu = rail_pairs.mtu_of(kind.values)
+        mtu = rail_pairs.rdma_mtu(kind.values.get("busbar_mtu"))
         rates = [
             (one.rate_gbps * mtu / (mtu + perftest.HEADERS[one.link_layers[0]]), one.rate_gbps)
             for one in kind.profile.rails

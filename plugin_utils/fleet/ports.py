@@ -80,12 +80,8 @@ class Measure(NamedTuple):
         """Return None where the port has sent too few packets."""
         grown = port.grown.grown
         # On Ethernet the usual counter of symbol errors includes corrected ones.
-        names = (
-            ("rx_pcs_symbol_err_phy",)
-            if self.name == "symbol errors" and port.like[0] != "InfiniBand"
-            else self.counters
-        )
-        count = sum(grown.get(name, 0) for name in names)
+        on_ethernet = self.name == "symbol errors" and port.like[0] != "InfiniBand"
+        count = sum(grown.get(name, 0) for name in (("rx_pcs_symbol_err_phy",) if on_ethernet else self.counters))
         if self.packets:
             packets = grown.get(self.packets, 0)
             return 1e6 * count / packets if packets >= ENOUGH else None
@@ -100,9 +96,7 @@ MEASURES = (
     Measure("damaged packets", 10, port_counters.judged("errors"), grave=True),
     Measure("packets sent again", 10, ("packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"), SENT, _SHARE),
     Measure("packets dropped on the switch's side", 1, port_counters.judged("discards"), SENT, _SHARE),
-    Measure(
-        "packets dropped by the host", 1, port_counters.judged("host_discards", ("pcie", "buffers")), RECEIVED, _SHARE
-    ),
+    Measure("packets dropped by the host", 1, _OF_HOST, RECEIVED, _SHARE),
     Measure("packets marked by ECN", 10_000, ("np_ecn_marked_roce_packets",), RECEIVED, _SHARE),
     Measure("pauses that the network requested", 1, ("rx_paused_us",), unit=_TIME),
     Measure("pauses that this host requested", 0.1, ("tx_paused_us",), unit=_TIME),

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.modules import perftest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import verification
+from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_pairs
 
 from lab import qos, store, tree
 from lab.faults import CATALOGUE
@@ -132,16 +133,15 @@ def test_ip_shows_a_members_own_address(two: Path) -> None:
 Ask = Callable[[Path], dict[str, list[dict[str, Any]]]]
 
 
-def member(lab: Path, node: str) -> rail_ping.Member:
+def candidate(lab: Path, node: str) -> rail_pairs.Candidate:
     host = Host(str(lab / node / "hw"), str(lab / node / "sys"))
     wanted = profile.parse(yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()), "hgx-h200")
     wanted = profile.for_fabric(wanted, "ethernet")
     machine = topology.read(host, ask_nvidia_smi=False)
     info = rail_info.read(host, machine, rails.match(machine, wanted), wanted, "ipv4", None)
     values = {"busbar_intent": {"values": {"busbar_mtu": 9000}, "profile_name": "hgx-h200"}}
-    return verification.member(
-        node, {**values, "rail_info_result": {"rail_info": json.loads(json.dumps(info.to_dict()))}}
-    )
+    result = {**Plan().result(), "rail_info": json.loads(json.dumps(info.to_dict())), "busy": []}
+    return rail_pairs.candidate(node, {**values, "rail_info_result": result}, True, False)
 
 
 @pytest.fixture
@@ -151,8 +151,8 @@ def ask(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPat
 
     def run(lab: Path) -> dict[str, list[dict[str, Any]]]:
         found = {}
-        for node, (asked, alone) in rail_ping.plan([member(lab, node) for node in NODES]).items():
-            assert alone == ()
+        for node, (asked, alone) in rail_pairs.plan_pings([candidate(lab, node) for node in NODES]).items():
+            assert alone == []
             pings = [asdict(one) for one in asked]
             roots = {"hardware_root": str(lab / node / "hw"), "system_root": str(lab / node / "sys")}
             result = run_module("perftest", pings=json.loads(json.dumps(pings)), **roots)

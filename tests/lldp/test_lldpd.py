@@ -48,10 +48,10 @@ def found(heard: LldpState, *own: RailPort) -> list[tuple[str, str, str]]:
 
 
 def test_a_healthy_port_has_nothing_to_report_and_every_check_passes(heard: LldpState) -> None:
-    findings = ports.plan(heard, [port(0)], WANT).findings
+    plan = ports.plan(heard, [port(0)], WANT)
     checks = [f"lldp.{check}" for check in ("agent", "neighbour", "mtu", "pfc", "dscp", "ets")]
-    assert [(one.check, one.state) for one in findings] == [(check, "ok") for check in checks]
-    assert ports.notes(heard, [port(0)], WANT) == []
+    assert [(one.check, one.state) for one in plan.findings] == [(check, "ok") for check in checks]
+    assert plan.notes == ()
 
 
 @pytest.mark.parametrize(

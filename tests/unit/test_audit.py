@@ -71,7 +71,7 @@ GOOD = {"a": 7, "check": True}
 DEAD = failed("ended without a result: RuntimeError: broken")
 HUNG = failed("did not respond within 3 s and was abandoned")
 TYPED: dict[str, Any] = {"a": 8388608, "b": 30, "c": {"token": "hunter22", "more": ["on", 1]}, "d": "/opt/x"}
-MASKED = {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token ********, on"]}}
+MASKED = {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token [redacted], on"]}}
 
 
 @pytest.mark.parametrize(

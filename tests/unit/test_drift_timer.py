@@ -43,22 +43,22 @@ def rendered(config: bool = False, **more: Any) -> dict[str, str]:
 OFF = {"UnitFileState": "", "ActiveState": "inactive"}
 NONE: dict[str, str | None] = dict.fromkeys(drift_timer.OWN)
 MEASURE: dict[str, Any] = {"measure_schedule": "*-*-* 03..05:00", "measure_options": ["--limit", "rack1"]}
-RIGHT = TimerState({**NONE, **rendered()}, RUNS, NEVER)
+RIGHT = TimerState({**NONE, **rendered()}, (RUNS, NEVER))
 MEASURING = drift_timer.wanted({**GIVEN, **MEASURE})
 TEXTS = rendered(**MEASURE)
 THERE = replace(RIGHT, files=TEXTS, measure=(RUNS, {**NEVER, "Result": "exit-code", "ExecMainStatus": "2"}))
 PLANS: dict[str, tuple[TimerState, Any]] = {
-    "a fresh machine": (TimerState(NONE, OFF, NEVER, user=False), WANT),
+    "a fresh machine": (TimerState(NONE, (OFF, NEVER), user=False), WANT),
     "all is right": (RIGHT, WANT),
-    "stopped": (replace(RIGHT, timer={**RUNS, "ActiveState": "inactive"}), WANT),
-    "disabled": (replace(RIGHT, timer={**RUNS, "UnitFileState": "disabled"}), WANT),
+    "stopped": (replace(RIGHT, drift=({**RUNS, "ActiveState": "inactive"}, NEVER)), WANT),
+    "disabled": (replace(RIGHT, drift=({**RUNS, "UnitFileState": "disabled"}, NEVER)), WANT),
     "another text": (replace(RIGHT, files={**RIGHT.files, TIMER: "x"}), WANT),
     "no inventory": (replace(RIGHT, missing=(("/srv/site/inventory", "it is not there"),)), WANT),
-    "exit code 4": (replace(RIGHT, service={**NEVER, "Result": "exit-code", "ExecMainStatus": "4"}), WANT),
-    "no resources": (replace(RIGHT, service={**NEVER, "Result": "resources"}), WANT),
-    "ended well": (replace(RIGHT, service={**NEVER, "ExecMainExitTimestampMonotonic": "81"}), WANT),
+    "exit code 4": (replace(RIGHT, drift=(RUNS, {**NEVER, "Result": "exit-code", "ExecMainStatus": "4"})), WANT),
+    "no resources": (replace(RIGHT, drift=(RUNS, {**NEVER, "Result": "resources"})), WANT),
+    "ended well": (replace(RIGHT, drift=(RUNS, {**NEVER, "ExecMainExitTimestampMonotonic": "81"})), WANT),
     "absent": (RIGHT, None),
-    "absent already": (TimerState(NONE, OFF, NEVER), None),
+    "absent already": (TimerState(NONE, (OFF, NEVER)), None),
     "measuring, fresh": (replace(RIGHT, measure=(OFF, NEVER)), MEASURING),
     "measuring, and its run failed": (THERE, MEASURING),
     "measuring no longer": (THERE, WANT),
@@ -138,7 +138,8 @@ esac
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     put(root, "/usr/bin/systemctl", SYSTEMCTL.format(root=root, timer=TIMER), 0o755)
-    put(root, "/usr/bin/systemd-analyze", '#!/bin/sh\ntest "$3" != never || { echo "no time" >&2; exit 1; }\n', 0o755)
+    refuse = '#!/bin/sh\ncase "$3" in never | "") echo no time >&2; exit 1;; esac\n'
+    put(root, "/usr/bin/systemd-analyze", refuse, 0o755)
     put(root, "/usr/bin/getent", f"#!/bin/sh\ntest -e {root}/user || exit 2\n", 0o755)
     put(root, "/usr/sbin/useradd", f"#!/bin/sh\ntouch {root}/user\n", 0o755)
     put(root, "/timer", "UnitFileState=\nActiveState=inactive\n")
@@ -183,6 +184,7 @@ def test_paths_that_are_not_there_are_named(root: Path, capsys: pytest.CaptureFi
 
 
 def test_a_time_that_systemd_does_not_take_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = call(root, capsys, schedule="never")
-    assert said["msg"] == "schedule is 'never': no time"
+    for schedule in ("never", ""):
+        said = call(root, capsys, schedule=schedule)
+        assert said["msg"] == f"schedule is {schedule!r}: no time"
     assert not (root / SERVICE[1:]).exists()

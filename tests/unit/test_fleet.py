@@ -9,11 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import stage, table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.table import Member
@@ -266,14 +264,6 @@ def test_a_thousand_hosts_are_compared_in_well_under_a_second() -> None:
     print(f"{time.process_time() - begun:.2f} s")
     assert time.process_time() - begun < 3
     assert found == {"node999": [("mtu", "drift")]}
-
-
-def test_information_comes_back_from_json_as_it_went() -> None:
-    info = member(1).info
-    assert info is not None
-    data = json.loads(json.dumps(replace(info, missing={7: "no NIC"}).to_dict()))
-    result_schema.info(data)
-    assert json.loads(json.dumps(codec.build(rail_info.HostInfo, data).to_dict())) == data
 
 
 def results(one: Member, **more: object) -> dict[str, RoleResult]:

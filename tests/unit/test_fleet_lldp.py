@@ -34,10 +34,8 @@ def heard(swapped: bool = False) -> Results:
             there = {"chassis": f"44:38:39:00:00:0{leaf}", "port": f"swp{host}", "name": f"leaf-{leaf}"}
             said.append(switch(rail, **there, mfs=None, dcbx={}))
         found, want = LldpState(tuple(said), "lldpcli"), LldpIntent("auto")
-        told = {**ports.plan(found, own, want).result(), "notes": ports.notes(found, own, want)}
-        results[f"node{host}"] = {
-            "lldp": {**told, "neighbours": [asdict(one) for one in ports.port_neighbours(found, own, want)]}
-        }
+        neighbours = [asdict(one) for one in ports.port_neighbours(found, own, want)]
+        results[f"node{host}"] = {"lldp": {**ports.plan(found, own, want).result(), "neighbours": neighbours}}
     return results
 
 

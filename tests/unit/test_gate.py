@@ -46,7 +46,7 @@ class Controller(gate_slurm.Slurm):
     def __init__(self, name: str, nodes: dict[str, list[Any]], now: int = 0) -> None:
         self.name, self.known, self.now = name, nodes, now
 
-    def nodes(self, name: str = "") -> list[gate_slurm.Seen]:
+    def nodes(self, name: str = "") -> list[slurm.Node]:
         return gate_slurm.parse("\n".join(line(one, *of) for one, of in self.known.items() if name in ("", one)))
 
     def drain(self, reason: str) -> None:
@@ -74,14 +74,14 @@ def test_a_free_text_with_line_breaks_costs_one_node_at_most(text: str, lost: li
     records = [line(name, "IDLE") for name in ("n0", "n1", "n2", "n3")]
     records[1] += f" Comment={text}"
     found = gate_slurm.parse("\n".join(records))
-    assert [seen.node.name for seen in found] == [name for name in ("n0", "n1", "n2", "n3") if name not in lost]
-    assert all(seen.node.states == ("IDLE",) for seen in found)
+    assert [node.name for node in found] == [name for name in ("n0", "n1", "n2", "n3") if name not in lost]
+    assert all(node.states == ("IDLE",) for node in found)
 
 
 def test_a_reason_is_ours_with_its_sum_and_not_without() -> None:
     for why in ("7 GPUs", 'a\n"b" [root@2026-01-01T00:00:00] \x1b[31m', "x" * 1000, ""):
         reason = gate_slurm.signed(why)
-        node = gate_slurm.parse(line("n", "IDLE+DRAIN", reason))[0].node
+        node = gate_slurm.parse(line("n", "IDLE+DRAIN", reason))[0]
         assert (node.reason, gate_slurm.is_own(node)) == (reason, True)
         assert reason.isprintable()
         assert not slurm.Node("n", ("IDLE", "DRAIN"), reason).ours
@@ -127,7 +127,7 @@ def test_when_all_are_sick_one_after_another_no_more_than_the_share_are_out(coun
 def test_a_small_partition_is_kept_too_and_one_of_a_single_node_says_nothing_beside_it() -> None:
     text = "\n".join(line(f"n{n}", partitions="all,small" if n < 2 else "all") for n in range(100))
     nodes = gate_slurm.parse(text + "\n" + line("x", "IDLE+DRAIN", OWN, partitions="all"))
-    nodes[0] = replace(nodes[0], node=replace(nodes[0].node, states=("IDLE", "DRAIN"), reason=OWN))
+    nodes[0] = replace(nodes[0], states=("IDLE", "DRAIN"), reason=OWN)
     assert "partition small" in gate_slurm.too_many(nodes, "n1", 0.5)
     assert gate_slurm.too_many(nodes, "n2", 0.5) == ""
     others = [line(f"n{n}", partitions="all") for n in range(9)]
@@ -335,6 +335,10 @@ GATES: dict[str, dict[str, Any]] = {
         for name, enough in (("MessageTimeout", 7), ("PrologEpilogTimeout", 5), ("BatchStartTimeout", 5))
         for seconds in (enough - 1, enough)
     },
+    # Newer releases have a limit for each of the two.
+    "a limit of the Epilog": with_config("PrologEpilogTimeout += 65534", "EpilogTimeout = 4", "epilog"),
+    "no limit of the Epilog": with_config("PrologEpilogTimeout += 65534", "EpilogTimeout = 65534", "epilog"),
+    "limits not printed": with_config("(PrologEpilog|Message)Timeout.*", "", "epilog"),
     "Slurm says nothing": {"config": ""},
     "Slurm says something else": {"config": "nothing\n"},
 }

@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer, read, views
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Process
 from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, result_schema
 
 from lab import ras as emulator
@@ -38,7 +38,7 @@ def process(pid: int, state: str = "S") -> Process:
 
 def told(number: int, *seen: views.View, processes: tuple[Process, ...] = ()) -> dict[str, Any]:
     """What nccl_ras_info returns on a node, through JSON and the gate."""
-    reading = read.Reading(Node(processes), seen, (), (f"192.0.2.{number}", "172.17.0.1"), ())
+    reading = read.Reading(processes, seen, (), (f"192.0.2.{number}", "172.17.0.1"), ())
     given = {**Plan(tuple(read.judge(Host(), reading))).result(), **read.result(reading)}
     return result_schema.check("nccl_ras_info", json.loads(json.dumps(given)))
 

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
@@ -30,14 +30,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     validated_action,
     verdict,
-    verification,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import checked
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Compared, Proof, failure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Proof, failure
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -188,15 +187,15 @@ def test_the_comparison_of_all_hosts(said: Any) -> None:
 @EVERY
 def test_whose_rails_ping_each_other(said: Any) -> None:
     hosts = variables(said)
-    read = {host: host_variables.of_host(hosts[host]) for host in HOSTS}
-    members = [verification.member(host, hosts[host]) for host, info in read.items() if info is not None]
-    for asked, _findings in rail_ping.plan(members).values():
+    ready = [rail_pairs.candidate(host, hosts[host], True, False) for host in HOSTS]
+    planned = rail_pairs.plan_pings([one for one in ready if one.info is not None])
+    for asked, _findings in planned.values():
         for one in asked:
             for peer in (one.source, one.target):
                 assert not ip_address(peer.address).is_loopback
                 codec.text(15, result_fields.NETDEV, empty=True)(peer.netdev or "x")
-    if read["bad"] is None:
-        assert set(rail_ping.plan(members)) == set(HOSTS[1:])
+    if is_out(said):
+        assert set(planned) == set(HOSTS[1:])
 
 
 @given(broken(RAIL_INFO))
@@ -229,7 +228,7 @@ def valid(module: str, said: Any) -> Result:
 @EVERY
 def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
     tested, ping = valid("perftest", said), valid("topology_info", pinged)
-    proof = Proof(Compared(), (), (SESSION,), ping, [tested], {"bad": failure([tested])})
+    proof = Proof((), (), (SESSION,), ping, [tested], {"bad": failure([tested])})
     found = proof.result("bad", {**variables(RAIL_INFO)["bad"], "roce_qos_result": role})
     if not proof.measured:
         assert any(finding["check"] == "perftest.bandwidth" for finding in found["findings"])

@@ -93,7 +93,7 @@ def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> No
     found = neighbour.read(node(tmp_path, networkctl=f"echo '{output}'"))
     assert found.neighbours == (Neighbour("ens1", "44:38:39:ff:00:03", "swp7", "leaf-3", "to node07", is_switch=True),)
     assert (found.source, found.tlvs) == ("networkctl lldp --json=short", False)
-    note = ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0]
+    note = ports.plan(replace(found, neighbours=(switch(),)), [port()], WANT).notes[0]
     assert note.startswith("systemd-networkd does not report")
     assert wrong(replace(found, neighbours=(switch(dcbx={}, mfs=None),)), replace(WANT, dcbx=True)) == []
 
@@ -110,9 +110,9 @@ def test_where_nobody_listens_it_is_said_how_to_get_it(tmp_path: Path, scripts: 
     found = neighbour.read(node(tmp_path, **scripts))
     assert says in found.silent
     assert wrong(found) == []
-    assert says in ports.notes(found, [port()], WANT)[0]
+    assert says in ports.plan(found, [port()], WANT).notes[0]
     assert wrong(found, replace(WANT, asked="required")) == [("lldp.agent", "unknown", found.silent)]
-    assert ports.notes(found, [port()], replace(WANT, asked="required")) == []
+    assert ports.plan(found, [port()], replace(WANT, asked="required")).notes == ()
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     (tmp_path / "etc/systemd/system/lldpd.service").symlink_to("/dev/null")
     (finding,) = ports.plan(neighbour.read(node(tmp_path)), [port()], replace(WANT, asked="required")).findings
@@ -198,13 +198,10 @@ HEARD: dict[str, tuple[LldpState, LldpIntent]] = {
 
 @pytest.mark.golden
 def test_what_a_switch_sends_is_judged() -> None:
-    said = []
     for case, (found, want) in HEARD.items():
         own = [port(rail) for rail in range(2 if case.endswith("two rails") else 1)]
-        plan = replace(ports.plan(found, own, want), notes=tuple(ports.notes(found, own, want)))
+        plan = ports.plan(found, own, want)
         goldens.check("lldp", case, golden_rows.plan(plan, texts=True))
-        said += golden_rows.sentences(case, plan)
-    goldens.text("lldp", "\n".join(said) + "\n")
     assert ports.plan(ODD, [], WANT).findings == ()
 
 
@@ -212,7 +209,7 @@ def test_what_travels_to_the_control_node_passes_its_gate() -> None:
     given_names = [switch(0, name="<script>\\x1b"), switch(1)]
     sent = [asdict(one) for one in ports.port_neighbours(heard(*given_names), [port(0), port(1), port(2)], WANT)]
     plan = ports.plan(heard(*given_names), [port(0), port(1), port(2)], WANT)
-    told = json.loads(json.dumps({**plan.result(), "notes": [], "neighbours": sent}))
+    told = json.loads(json.dumps({**plan.result(), "neighbours": sent}))
     assert result_schema.check("lldp", told)["neighbours"] == sent
     assert [one["port"] for one in sent] == ["swp1", "swp1", ""]
     for key, value in (("name", "a\x1b[0m"), ("rail", -1), ("netdev", "../x"), ("pci", "x"), ("chassis", "x" * 256)):

@@ -48,7 +48,7 @@ def states(moved: dict[str, int], sends: bool = True, priority: int | None = 3) 
         (False, {"np_ecn_marked_roce_packets": 5}, {"ecn": "drift"}),
         (False, {"np_ecn_marked_roce_packets": 5, "np_cnp_sent": 2}, {}),
         (True, {"packet_seq_err": 1}, {"loss": "drift"}),
-        (False, {"rx_discards_phy": 1}, {"loss": "drift"}),
+        *[(False, {name: 1}, {"loss": "drift"}) for name in ("rx_discards_phy", "rx_crc_errors_phy", "link_downed")],
         (False, {"rx_prio3_discards": 1}, {"loss": "drift"}),
         # Adaptive routing does that.
         (False, {"out_of_sequence": 5000}, {}),
@@ -80,19 +80,6 @@ def test_a_counter_that_is_not_there_proves_nothing(name: str, check: str | None
     assert states(without) == ({check: "unknown"} if check else {})
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [(name.replace("N", "3"), kind) for kind, names in nic_counters._NAMES.items() for name in names]
-)
-def test_a_counter_counts_as_loss_and_has_a_meaning_by_its_class(name: str, kind: str) -> None:
-    """tests/unit/readings/nic_counters.class_of.json has those of the kernel's document of mlx5 (Linux 6.15)."""
-    moved = Counters(RECEIVER | {name: 7})
-    found = nic_counters.judge("rail 0", moved, False, 3, "ethtool -S eth0")[-1]
-    lost = kind in (nic_counters.LINK, nic_counters.HOST, nic_counters.RESENT)
-    assert (found.check, found.state) == ("counters.loss", "drift" if lost else "ok")
-    assert found.have == f"{name} +7" if lost else "none"
-    assert ("this host receives too slowly" in found.fix) == (kind == nic_counters.HOST)
-
-
 def test_a_discard_of_a_lossy_priority_counts_only_where_none_is_lossless() -> None:
     assert states(RECEIVER | {"rx_prio5_cong_discard": 4}, sends=False) == {}
     assert states(RECEIVER | {"rx_prio5_cong_discard": 4}, sends=False, priority=None) == {"loss": "drift"}
@@ -102,12 +89,6 @@ def test_a_fabric_without_a_lossless_priority_is_asked_for_loss_alone() -> None:
     assert states({}, priority=None) == {"loss": "unknown"}
     found = nic_counters.judge("rail 0 to node02", Counters({"packet_seq_err": 0}), True, None, "hw_counters")
     assert [one.check for one in found] == ["counters.loss"]
-
-
-def test_a_wrong_priority_is_told_with_the_bytes_of_both() -> None:
-    moved = Counters(SENDER | {"tx_prio3_bytes": 0, "tx_prio0_bytes": 12 * 10**9})
-    finding = nic_counters.judge("rail 0 to node02", moved, True, 3, "ethtool -S eth0")[0]
-    assert finding.have == "priority 0: 12.0 GB, priority 3: 0.0 MB"
 
 
 def test_only_what_says_something_is_read_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -166,12 +166,6 @@ def test_what_is_lost_in_a_wrong_queue_has_one_cause() -> None:
     assert roots == ["counters.priority"]
 
 
-def test_a_record_comes_back_as_it_went() -> None:
-    results = [perftest.result("bw", "ib_write_bw", 0, "", bw_text(388))]
-    record = perftest.Record(1000.0, (perftest.Tested(CLIENT, tuple(results), {"packet_seq_err": 3}),))
-    assert perftest.parse_record(perftest.render_record(record)) == record
-
-
 @pytest.mark.parametrize(("days", "state"), [(1, "ok"), (31, "unknown"), (-1, "unknown")])
 def test_an_old_record_is_unknown_and_so_is_one_from_the_future(days: int, state: str) -> None:
     assert perftest.fresh("rail 0", 1000.0, 1000.0 + days * 86400, 30, "x").state == state

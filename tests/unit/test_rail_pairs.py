@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_pairs
 from ansible_collections.busbar.fabric.plugins.plugin_utils.rail_pairs import Candidate, Pairs
@@ -98,7 +99,7 @@ def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
     }
     found = [rail_pairs.candidate("node01", of_host, True, check_mode) for check_mode in (False, True)]
     assert [each.busy for each in found] == [("Slurm job 7",), ()]
-    assert (found[0].kind, found[0].name, found[0].mtu) == ("hgx-h200 ethernet", "10.0.0.1", 4096)
+    assert (found[0].kind, found[0].name, found[0].mtu) == ("hgx-h200 ethernet", "10.0.0.1", 4200)
     assert found[0].info == one.info
     # A result that does not show who uses the host is none.
     del of_host["rail_info_result"]["busy"]
@@ -117,3 +118,57 @@ def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
 )
 def test_tests_are_sent_with_the_class_that_nccl_has(values: dict[str, object], expected: dict[str, int]) -> None:
     assert rail_pairs.classes(values) == expected
+
+
+# -- pings -------------------------------------------------------------------------------------------------------------
+
+NOBODY = "no other host of the run has this rail"
+
+
+def test_both_directions_of_every_rail_that_both_have_are_pinged() -> None:
+    """With the MTU of the inventory; where it wants none, with that of the rail."""
+    plan = rail_pairs.plan_pings([replace(candidate(1), mtu=4200), candidate(2, rails=3)])
+    pings = {host: [(one.source.rail, one.target.host, one.mtu) for one in asked] for host, (asked, _) in plan.items()}
+    assert pings == {host: [(rail, other, mtu) for rail in (0, 1)] for host, other, mtu in BOTH}
+    [alone] = plan["node02"][1]
+    assert (alone.state, alone.subject, alone.have) == ("unknown", "rail 2", NOBODY)
+    sent = json.loads(json.dumps([asdict(one) for one in plan["node01"][0]]))
+    assert rail_ping.pings(sent) == plan["node01"][0]
+
+
+BOTH = (("node01", "node02", 4200), ("node02", "node01", 9000))
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 1001])
+def test_each_host_pings_few_partners_and_all_hosts_are_one_ring(count: int) -> None:
+    plan = rail_pairs.plan_pings([candidate(number) for number in range(count)])
+    partners = {host: {one.target.host for one in asked} for host, (asked, _alone) in plan.items()}
+    assert all(1 <= len(found) <= rail_ping.PARTNERS for found in partners.values())
+    reached: set[str] = set()
+    waiting = ["node00"]
+    while waiting:
+        host = waiting.pop()
+        waiting += partners[host] - reached
+        reached.add(host)
+    assert reached == set(partners)
+    for asked, alone in plan.values():
+        assert alone == []
+        assert all(one.source.rail == one.target.rail and one.mtu == 9000 for one in asked)
+
+
+def test_hosts_of_another_kind_and_rails_that_no_partner_has_are_unknown() -> None:
+    one, other, lone = candidate(1), candidate(2), candidate(3, kind="hgx-h100 ethernet")
+    assert other.info is not None
+    bare = replace(other.info.rails[1], address=None)
+    other = replace(other, info=replace(other.info, rails=(other.info.rails[0], bare)))
+    plan = rail_pairs.plan_pings([one, other, lone])
+    assert {host: {one.subject: one.have for one in alone} for host, (_asked, alone) in plan.items()} == {
+        "node01": {"rail 1": NOBODY},
+        "node02": {"rail 1": "it has no address that RDMA would take"},
+        "node03": {"rail 0": NOBODY, "rail 1": NOBODY},
+    }
+    # InfiniBand has no addresses.
+    cable = candidate(4, rails=1)
+    assert cable.info is not None
+    rail = replace(cable.info.rails[0], link_layer="InfiniBand")
+    assert rail_pairs.plan_pings([replace(cable, info=replace(cable.info, rails=(rail,)))]) == {"node04": ([], [])}

@@ -226,11 +226,6 @@ def test_sharp_is_judged_by_algbw_beside_a_run_without(job: Job, without: Record
     assert gain.because == (None if proof.ok else proof.id)
 
 
-def test_the_bound_is_below_two_and_over_64_ranks_1_97() -> None:
-    assert sharp_judge.bound(64) == pytest.approx(1.97, abs=0.002)
-    assert all(sharp_judge.bound(ranks) < 2 for ranks in (2, 16, 10_000))
-
-
 def test_two_records_are_judged_where_one_of_them_used_it() -> None:
     rings, switches = record(measured(190.0)), record(measured(290.0, "SHARP"))
     assert sharp_judge.of_two([rings], [switches]) == sharp_judge.judge(switches, rings)

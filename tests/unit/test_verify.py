@@ -17,7 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Sess
 from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Compared, Proof, Verification, failure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import Judged
+from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Proof, Verification, failure
 
 from tests.unit.test_result_schema import NIC, RAIL
 
@@ -40,7 +41,7 @@ def measured(*findings: Finding, peer: str = "node02", figure: float | None = 39
 
 def proof(*tested: Result, **more: Any) -> Proof:
     """All parts of node01, which tests its rail 3 with node02."""
-    given = {"compared": Compared(), "untested": (), "planned": (SESSION,), "ping": {}, "failures": {}, **more}
+    given = {"compared": (), "untested": (), "planned": (SESSION,), "ping": {}, "failures": {}, **more}
     return Proof(tested=tested, **given)
 
 
@@ -62,7 +63,7 @@ SLOW = finding("perftest.bandwidth", "rail 3 to node02")
 
 def test_what_all_parts_found_is_joined() -> None:
     mtu = finding("consistency.mtu", "rails")
-    found = proof(measured(SLOW), compared=Compared((replace(mtu, state="ok", fix=""),))).result("node01", {})
+    found = proof(measured(SLOW), compared=[Judged(replace(mtu, state="ok", fix=""))]).result("node01", {})
     assert [one["id"] for one in found["findings"]] == [SLOW.id]
     assert found["passed"] == [mtu.id, "perftest.latency[live]@rail 3 to node02"]
 
@@ -133,7 +134,7 @@ def test_a_slow_rail_follows_from_what_is_found_on_its_nic_switch_or_port(
 def test_else_from_what_the_comparison_of_all_hosts_found(check: str, found: Finding) -> None:
     """A cause that no role has found is none."""
     odd = finding(check, "rails")
-    assert joined(proof(measured(found), compared=Compared((odd,), {odd.id: [3]})))[1].because == odd.id
+    assert joined(proof(measured(found), compared=[Judged(odd, (3,))]))[1].because == odd.id
 
 
 # -- several hosts -----------------------------------------------------------------------------------------------------

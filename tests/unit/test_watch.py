@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -19,7 +18,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans, trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.watch import job_state, ports, program, read, ring
-from ansible_collections.busbar.fabric.plugins.module_utils.watch.job_state import Gpu, Stall, Watcher
+from ansible_collections.busbar.fabric.plugins.module_utils.watch.job_state import Gpu, Watcher
 from ansible_collections.busbar.fabric.plugins.module_utils.watch.ring import FILE, HOURS, Ring
 from hypothesis import given
 from hypothesis import strategies as st
@@ -467,10 +466,3 @@ def test_whatever_ends_it_ends_its_tool(settings: program.Settings, number: int,
     while lives(tool) and time.time() < end:
         time.sleep(0.05)
     assert not lives(tool)
-
-
-def test_a_stall_is_json(settings: program.Settings) -> None:
-    stall = Stall("j", job_state.STOPPED, 0.0, 60.0, ("a",), (job_state.Late("b", 3, 5),))
-    said = program.describe(stall, "n07")
-    assert (said[:5], "rank 3 (PID 5), for 1.0 min" in said, "busbar hang n07 -i" in said) == ("n07: ", True, True)
-    assert json.loads(json.dumps(stall.__dict__))["late"] == [["b", 3, 5]]
