@@ -112,11 +112,8 @@ def judge_releases(libraries: Sequence[Library], version: Optional[Version], cpu
         met = known_bad.certain_defects(release, machine)
         named = met or [one for one in known_bad.possible_defects(release, machine) if one.avoid]
         if named:
-            want = known_bad.describe_good_release(release, machine, named)
-            have = known_bad.describe_effects(release, named)
-            fix, why = known_bad.describe_fix(release, machine, named), known_bad.describe_causes(named)
             severity = known_bad.worst_severity(met) if met else "minor"
-            findings.append(checks.RELEASE.judge(subject, "drift", want, have, fix=fix, why=why, severity=severity))
+            findings.append(known_bad.judge(checks.RELEASE, subject, release, machine, named, severity=severity))
     return findings
 
 
@@ -244,11 +241,14 @@ def plan(
     findings.append(checks.FILE.judge(path, files.state, want="as rendered", have=described, severity=severity))
     wrong = bool(files.changes)
     if have.mode is not None:
-        good = have.mode in (MODE, 0o444) and have.open_to_all
+        readable, writable = have.mode & 0o004 and have.open_to_all, have.mode & 0o022
+        good = readable and not writable
         wrong = wrong or not good
-        mode = "mode %04o%s" % (have.mode, ", not for every user" * (not have.open_to_all and have.mode == MODE))
+        closed = ", not for every user" if have.mode & 0o004 and not have.open_to_all else ""
+        mode = "mode %04o%s" % (have.mode, closed or ", others than root may write it" * bool(writable))
         want = "mode %04o, in folders that every user may enter" % MODE
-        findings.append(checks.FILE_MODE.judge(path, "ok" if good else "drift", want, mode))
+        severity = "major" if readable and writable else None
+        findings.append(checks.FILE_MODE.judge(path, "ok" if good else "drift", want, mode, severity=severity))
     changes: List[FileChange] = []
     if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
         after = files.changes[0].after if files.changes else have.text

@@ -104,6 +104,12 @@ def test_the_file_has_to_be_of_this_machine(
     assert written  # the rest of nccl.conf is right whatever becomes of the file
 
 
+def test_a_name_that_only_running_a_file_would_show_is_unknown(tmp_path: Path, guest: Topology, slots: Profile) -> None:
+    files = {"/etc/profile.d/x.sh": "export NCCL_TOPO_FILE=$TOPO\n", FILE: xml(guest)}
+    (finding,), _written = judged(tmp_path, guest, slots, NAMED, files)
+    assert (finding.state, finding.source) == ("unknown", "/etc/profile.d/x.sh:1")
+
+
 @pytest.mark.parametrize("path", ["/etc/environment", DEFAULT])
 def test_who_names_it_does_not_matter(tmp_path: Path, guest: Topology, slots: Profile, path: str) -> None:
     files = {path: xml(guest)} if path == DEFAULT else {path: f"NCCL_TOPO_FILE={FILE}\n", FILE: xml(guest)}

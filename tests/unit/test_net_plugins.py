@@ -122,7 +122,7 @@ def test_the_library_of_the_declared_plugin(host: Host, declared: str, of_node: 
 SLURMD = _UNITS["slurmd.service"]
 
 
-def everywhere(name: str, value: str, reach: str = EVERYBODY, conditional: bool = False) -> Setting:
+def everywhere(name: str, value: str | None, reach: str = EVERYBODY, conditional: bool = False) -> Setting:
     return Setting(name, value, "/etc/environment", 1, reach, conditional)
 
 
@@ -158,6 +158,10 @@ def test_what_gin_needs() -> None:
         assert bad(initiated(["gin"], everywhere(name, "0"))) == bad(initiated(["gin"], expected={name: "0"}))
         assert bad(initiated(["gin"], everywhere(name, "0"))) == [("gin", "drift")]
     assert bad(initiated(["gin"], everywhere("NCCL_CROSS_NIC", "2"))) == []
+    # What only running the file would show.
+    assert bad(initiated(["gin"], everywhere("NCCL_CROSS_NIC", None))) == [("gin", "unknown")]
+    assert bad(initiated(["gin"], everywhere("NCCL_IB_MERGE_NICS", None))) == []
+    assert bad(initiated(["gin"], everywhere("NCCL_IB_MERGE_NICS", None), topology=twins())) == [("gin", "drift")]
     assert bad(initiated(["gin"], topology=twins())) == [("gin", "drift")]
     assert bad(initiated(["gin"], topology=twins(), expected={"NCCL_IB_MERGE_NICS": "0"})) == []
 
@@ -168,6 +172,8 @@ def test_the_traffic_class_of_nvshmem() -> None:
         assert bad(initiated([kind])) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104"))) == bad(initiated([kind], everywhere(name, "0x6a"))) == []
         assert bad(initiated([kind], everywhere(name, "96"))) == [("traffic_class", "drift")]
+        unclear = [everywhere(name, "104"), everywhere(name, None)]
+        assert bad(initiated([kind], *unclear)) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", "jobs of ann"))) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", conditional=True))) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", SLURMD))) == [("traffic_class", "unknown")]
