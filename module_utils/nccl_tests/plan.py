@@ -247,11 +247,6 @@ def plan(have: Have, want: Want) -> Plan:
     return Plan(tuple(findings), (FileChange(want.path, before, _describe(want.commit, made_from, {}), mode=0o755),))
 
 
-def current(planned: Plan) -> bool:
-    """Return whether the present build is the wanted one."""
-    return any(finding.check == BUILD.id and finding.ok for finding in planned.findings)
-
-
 def differences(have: Have, want: Want) -> Dict[str, str]:
     """Return input or file -> how the present build differs from a build made now. Unknown inputs are not compared."""
     marker = have.marker
