@@ -13,7 +13,7 @@ import shlex
 import socket
 import time
 from dataclasses import replace
-from typing import Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from ..core.host import Host, ParseError, ReadError, search_path
 from ..core.plan import Plan
@@ -54,7 +54,7 @@ class PerfRun:
     job: its start on several hosts, a launch.Launch; None without the option.
     """
 
-    def __init__(self, host: Host, given: Mapping[str, object], environment: Mapping[str, object]) -> None:
+    def __init__(self, host: Host, given: Mapping[str, Any], environment: Mapping[str, object]) -> None:
         self.job = None
         if given["launch"] is None:
             self.wanted = perf_run.wanted(given, [socket.gethostname()], given["gpus"])

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import rec
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import streams
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved, Network
 
 from tests.unit.test_nccl_perf import SIZES, output, row
 
@@ -145,6 +145,13 @@ def test_a_good_run_proves_its_transport(tmp_path: Path) -> None:
     assert returned["rails"]["node01"]["mlx5_0"] == {"sent": 10**9, "received": 10**9}
     assert returned["nccl_version"] == "2.28.9"
     assert returned["measured"]["ranks"] == ()
+
+
+def test_a_rank_that_failed_counts_whatever_its_launcher_reports() -> None:
+    done = nccl_perf_collect.complete(
+        Run(WANTED.command, 0, "", 60.0, NOW), nccl_perf_collect.Output("", "", Network(), rc=3), None
+    )
+    assert done.rc == 3
 
 
 def test_sharp_is_switched_on() -> None:

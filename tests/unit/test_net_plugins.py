@@ -37,38 +37,23 @@ NEW = Library("/usr/lib/libnccl.so.2", (2, 28, 7), frozenset())
 OLD = Library("/venv/libnccl.so.2", (2, 27, 7), frozenset())
 
 
-@pytest.mark.parametrize(
-    ("entry", "name"),
-    [
-        ("spcx", "spcx"),
-        ("libnccl-net-ofi.so", "ofi"),
-        (HPCX, "spcx"),
-        (GIB, "gib"),
-        ("/opt/microsoft/mrc/mrc-nccl-plugin/libnccl-net-mrc.so", "mrc"),
-        ("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "ofi"),
-        ("libnccl-net.so", None),
-        ("site", None),
-    ],
-)
-def test_what_names_a_plugin(entry: str, name: str | None) -> None:
-    found = net_plugins.of_library(entry)
-    assert (None if found is None else found.name) == name
+LIBRARIES = {
+    "spcx": "spcx",
+    "libnccl-net-ofi.so": "ofi",
+    HPCX: "spcx",
+    GIB: "gib",
+    "/opt/microsoft/mrc/mrc-nccl-plugin/libnccl-net-mrc.so": "mrc",
+    "/opt/amazon/ofi-nccl/lib/libnccl-net.so": "ofi",
+    "libnccl-net.so": None,
+    "site": None,
+}
+NETWORKS = {"IB": None, "Socket": None, "IBext_v11": "ibext", "AWS Libfabric": "ofi", "SPCX": "spcx", "gIB": "gib"}
 
 
-@pytest.mark.parametrize(
-    ("network", "name"),
-    [
-        ("IB", None),
-        ("Socket", None),
-        ("IBext_v11", "ibext"),
-        ("AWS Libfabric", "ofi"),
-        ("SPCX", "spcx"),
-        ("gIB", "gib"),
-    ],
-)
-def test_networks_of_plugins(network: str, name: str | None) -> None:
-    found = net_plugins.of_network(network)
-    assert (None if found is None else found.name) == name
+def test_what_names_a_plugin() -> None:
+    for find, names in ((net_plugins.of_library, LIBRARIES), (net_plugins.of_network, NETWORKS)):
+        found = {text: find(text) for text in names}
+        assert {text: plugin and plugin.name for text, plugin in found.items()} == names
 
 
 @pytest.fixture
