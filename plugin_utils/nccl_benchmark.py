@@ -75,15 +75,10 @@ def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequ
             % (platform, gpus)
         )
     low, high = (parse_size(values[f"nccl_benchmark_{name}_bytes"]) for name in ("min", "max"))
-    if low > high:
-        raise ParseError("nccl_benchmark_min_bytes is larger than nccl_benchmark_max_bytes")
-    while low * STEP_FACTOR <= high:
-        low *= STEP_FACTOR
-    if low != high:
+    if low > high or perf_run.sizes(low, high, STEP_FACTOR)[-1] != high:
         raise ParseError(
             "nccl_benchmark_max_bytes is not nccl_benchmark_min_bytes doubled some times: it would never be measured"
         )
-    low = parse_size(values["nccl_benchmark_min_bytes"])
     settings = {**(values["nccl_conf_extra"] or {}), **values["nccl_benchmark_environment"]}
     nvls = prediction.nvls_expected(profile, {name: str(value) for name, value in settings.items()})
     ranges = [(collective, low, high) for collective in collectives]

@@ -13,7 +13,7 @@ from .judge import due as due_reason
 from .run import NOTHING, PerfRun
 from .transport import WAYS
 
-SPEC: Dict[str, Dict[str, Any]] = {
+SPEC: module.Spec = {
     "binary": {"type": "path", "required": True},
     "min_bytes": {"type": "str", "default": "8"},
     "max_bytes": {"type": "str", "default": "8G"},

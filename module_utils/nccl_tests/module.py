@@ -13,7 +13,7 @@ from ..core.plan import Plan
 from . import build as building
 from . import marker, plan
 
-SPEC: Dict[str, Dict[str, Any]] = {
+SPEC: module.Spec = {
     "path": {"type": "path", "default": "/opt/nccl-tests"},
     "commit": {"type": "str", "required": True},
     "repository": {"type": "str", "default": "https://github.com/NVIDIA/nccl-tests.git"},

@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from ..core import trusted
 from ..core.check import Check
@@ -272,7 +272,7 @@ def _listed(items: Mapping[str, str]) -> str:
     return ", ".join("%s %s" % item for item in items.items())
 
 
-def _version(value: Any) -> str:
+def _version(value: Union[Cuda, Nccl, Mpi, Tuple[str, ...], None]) -> str:
     if value is None:
         return "none"
     return " ".join(value) if isinstance(value, tuple) else str(value.version)

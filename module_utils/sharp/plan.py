@@ -160,7 +160,7 @@ def _variable(have: SharpState, check: Check, name: str, wanted: str, fits: Call
         by_role = name == "NCCL_COLLNET_ENABLE" and wrong.source == CONF
         more = ": the default of both thresholds is %d" % NODES if check is THRESHOLD else ""
         fix = None if by_role else _removed(name, wrong) + more
-        return check.judge(name, "drift", wanted, _shown(wrong), _place(wrong), fix)
+        return check.judge(name, "drift", wanted, _assignment(wrong), _place(wrong), fix)
     if unread is not None:
         return check.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and repair it")
     if unclear is not None:
@@ -168,11 +168,11 @@ def _variable(have: SharpState, check: Check, name: str, wanted: str, fits: Call
         return check.judge(name, "unknown", wanted, text, _place(unclear), "look at %s" % printable(_place(unclear)))
     if not any(map(reaches_all, certain)) and not fits(None):
         return check.judge(name, "drift", wanted, "not set for all jobs", CONF)
-    shown, place = (_shown(certain[0]), _place(certain[0])) if certain else ("not set", CONF)
+    shown, place = (_assignment(certain[0]), _place(certain[0])) if certain else ("not set", CONF)
     return check.judge(name, "ok", wanted, shown, place)
 
 
-def _shown(one: Setting) -> str:
+def _assignment(one: Setting) -> str:
     return "%s=%s" % (one.name, (one.value or "")[:100])
 
 
