@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import Nccl, render_marker
-from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 
 from tests.trees import put, put_all
 
 from .test_nccl_library import GOOD
-from .test_nccl_perf_module import SECRET, arguments, program, start, wait_for
+from .test_nccl_perf_module import SECRET, arguments, called, program, start, wait_for
 from .test_nccl_tests_build import CUDA, MADE_FROM, MARKER
 
 Run = Callable[..., dict[str, Any]]
@@ -104,12 +101,7 @@ def node(tmp_path: Path) -> Node:
 @pytest.fixture
 def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
     def call(*, check: bool = False, **changes: Any) -> dict[str, Any]:
-        given = {**node.arguments(**changes), "_ansible_check_mode": check}
-        with patch_module_args(given), pytest.raises(SystemExit):
-            nccl_perf.main()
-        out = capsys.readouterr().out
-        assert SECRET not in out
-        return result_schema.check("nccl_perf", json.loads(out))
+        return called(capsys, {**node.arguments(**changes), "_ansible_check_mode": check})
 
     return call
 
@@ -249,28 +241,35 @@ def test_unknown_is_not_what_was_known_and_measured_again_once_but_not_for_ever(
     assert node.ran == 3
 
 
-def test_a_table_that_becomes_unreadable_is_one_change(node: Node, run: Run) -> None:
+UNREADABLE: dict[str, tuple[Callable[[Node], object], str]] = {
+    "nccl.conf": (
+        lambda node: (node.root / "etc/nccl.conf").write_bytes(b"NCCL_DEBUG=\xff\n"),
+        "nccl.conf known, now unknown: /etc/nccl.conf: is not text",
+    ),
+    "no nccl.conf": (
+        lambda node: (node.root / "etc/nccl.conf").unlink(),
+        "nccl.conf NCCL_DEBUG WARN, now absent (and 1 more)",
+    ),
+    "marker": (lambda node: put(node.root, "build/busbar-build.json", "garbage"), "nccl-tests "),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_becomes_unreadable_is_one_change(node: Node, run: Run, name: str) -> None:
     run()
-    conf = node.root / "etc/nccl.conf"
-    conf.write_bytes(b"NCCL_DEBUG=\xff\n")
-    assert run(check=True)["due"].startswith("measured with nccl.conf known, now unknown: /etc/nccl.conf: is not text")
-    conf.unlink()
-    assert run(check=True)["due"] == "measured with nccl.conf NCCL_DEBUG WARN, now absent (and 1 more)"
+    change, due = UNREADABLE[name]
+    change(node)
+    asked = run(check=True)
+    assert asked["due"].startswith(f"measured with {due}")
+    assert "unknown: " in asked["due"] or name == "no nccl.conf"
 
 
-@pytest.mark.parametrize("marker", ["garbage", None])
-def test_a_build_without_a_marker_is_known_by_its_file(node: Node, run: Run, marker: str | None) -> None:
-    path = node.root / "build/busbar-build.json"
-    if marker is None:
-        path.unlink()
-        run()
-        assert run()["due"] == ""
-        os.utime(node.root / "build/all_reduce_perf", (1, 1))
-        assert ", now " in run(check=True)["due"]
-    else:
-        run()
-        path.write_text(marker)
-        assert "now unknown: " in run(check=True)["due"]
+def test_a_build_without_a_marker_is_known_by_its_file(node: Node, run: Run) -> None:
+    (node.root / "build/busbar-build.json").unlink()
+    run()
+    assert run()["due"] == ""
+    os.utime(node.root / "build/all_reduce_perf", (1, 1))
+    assert ", now " in run(check=True)["due"]
     assert node.ran == 1
 
 

@@ -82,6 +82,15 @@ def arguments(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def called(capsys: pytest.CaptureFixture[str], given: dict[str, Any]) -> dict[str, Any]:
+    """The module's result, if it is one that the control node takes, and has no secret."""
+    with patch_module_args(given), pytest.raises(SystemExit):
+        nccl_perf.main()
+    out = capsys.readouterr().out
+    assert SECRET not in out
+    return result_schema.check("nccl_perf", json.loads(out))
+
+
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(process_group, "TERM_GRACE", 0.3)
@@ -90,15 +99,10 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def call(*, check: bool = False, **changes: Any) -> dict[str, Any]:
-        given = {**arguments(tmp_path, **changes), "_ansible_check_mode": check}
-        with patch_module_args(given), pytest.raises(SystemExit):
-            nccl_perf.main()
+        result = called(capsys, {**arguments(tmp_path, **changes), "_ansible_check_mode": check})
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        out = capsys.readouterr().out
-        assert SECRET not in out
-        # What it says is what the control node takes.
-        return result_schema.check("nccl_perf", json.loads(out))
+        return result
 
     return call
 
