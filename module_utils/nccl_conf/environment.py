@@ -69,6 +69,11 @@ class Setting:
     missing: bool = False
 
     @property
+    def place(self) -> str:
+        """Return ``FILE:LINE``."""
+        return "%s:%d" % (self.source, self.line)
+
+    @property
     def reaches_all(self) -> bool:
         """Return whether jobs of all users get it in their environment, on no condition."""
         return self.reach in _OF_ALL and not (self.raw or self.conditional)

@@ -94,7 +94,7 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
     needed = {*(name for name, _why in _FORBIDDEN), *([_MERGE] if twins else ())}
     for one in environment.settings:
         if one.value is not None:
-            given.setdefault(one.name, []).append((one.value, "%s:%d" % (one.source, one.line)))
+            given.setdefault(one.name, []).append((one.value, one.place))
         elif one.variable in needed:
             unclear.append(one)
     wrong = 0
@@ -115,7 +115,7 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
     if not wrong:
         want, have, source = "none that GIN cannot work with", "none of %s" % ", ".join(sorted(needed)), _PLACES
         for one in unclear[:1]:
-            have, source = _UNCLEAR % one.variable, "%s:%d" % (one.source, one.line)
+            have, source = _UNCLEAR % one.variable, one.place
         yield GIN.judge("variables", "unknown" if unclear else "ok", want, have, source, "look at %s" % source)
 
 
@@ -138,12 +138,10 @@ def _traffic_class(environment: Environment, dscp: int) -> Finding:
     want = "%d (DSCP %d of busbar_roce)" % (dscp << 2, dscp)
     fix = TRAFFIC_CLASS.fix % ("%s=%d" % (CLASS, dscp << 2))
     for one in wrong[:1]:
-        source = "%s:%d" % (one.source, one.line)
-        return TRAFFIC_CLASS.judge(CLASS, "drift", want, "%s in %s" % (one.value, source), source, fix)
+        return TRAFFIC_CLASS.judge(CLASS, "drift", want, "%s in %s" % (one.value, one.place), one.place, fix)
     for one in unclear[:1]:
-        source = "%s:%d" % (one.source, one.line)
-        return TRAFFIC_CLASS.judge(CLASS, "unknown", want, _UNCLEAR % CLASS, source, "look at %s" % source)
+        return TRAFFIC_CLASS.judge(CLASS, "unknown", want, _UNCLEAR % CLASS, one.place, "look at %s" % one.place)
     if not shared:
         have = "not set for all jobs: NVSHMEM sends with class 0 unless the job sets it"
         return TRAFFIC_CLASS.judge(CLASS, "unknown", want, have, _PLACES, fix)
-    return TRAFFIC_CLASS.judge(CLASS, "ok", want, shared[0].value, "%s:%d" % (shared[0].source, shared[0].line))
+    return TRAFFIC_CLASS.judge(CLASS, "ok", want, shared[0].value, shared[0].place)

@@ -173,7 +173,6 @@ def _rank(finding: Finding) -> Tuple[int, bool]:
 
 
 def _judge_setting(one: Setting, meant: Mapping[str, str], use: Use) -> Optional[Finding]:
-    where = "%s:%d" % (one.source, one.line)
     check, state, severity, want = checks.OVERRIDES, "drift", "major", "not set"
     have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
     fix = check.fix % (one.variable, one.line, one.source)
@@ -189,7 +188,7 @@ def _judge_setting(one: Setting, meant: Mapping[str, str], use: Use) -> Optional
             found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), use, one.source)
             found = [finding for finding in found if finding.check != checks.LINT_LIBRARY.id]
         elif not found:
-            found = nccl_lint.lint_variable(one.name, one.value, where, use._replace(place="environment"))
+            found = nccl_lint.lint_variable(one.name, one.value, one.place, use._replace(place="environment"))
         if not found:
             return None
         finding = min(found, key=_rank)
@@ -197,7 +196,8 @@ def _judge_setting(one: Setting, meant: Mapping[str, str], use: Use) -> Optional
         state, severity, why = finding.state, finding.severity, "%s It reaches %s." % (finding.why, one.reach)
         want = "not set" if finding.want in (None, "no line") else finding.want or ""
     subject = "%s %s" % (one.source, one.variable)
-    return check.judge(subject, state, want, have[:200], where, fix, why=printable(why), severity=severity).scrubbed(())
+    judged = check.judge(subject, state, want, have[:200], one.place, fix, why=printable(why), severity=severity)
+    return judged.scrubbed(())
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------

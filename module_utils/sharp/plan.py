@@ -160,24 +160,20 @@ def _variable(have: SharpState, check: Check, name: str, wanted: str, fits: Call
         by_role = name == "NCCL_COLLNET_ENABLE" and wrong.source == CONF
         more = ": the default of both thresholds is %d" % NODES if check is THRESHOLD else ""
         fix = None if by_role else _removed(name, wrong) + more
-        return check.judge(name, "drift", wanted, _assignment(wrong), _place(wrong), fix)
+        return check.judge(name, "drift", wanted, _assignment(wrong), wrong.place, fix)
     if unread is not None:
         return check.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and repair it")
     if unclear is not None:
         text = "set under a condition, or in a form that only running it would resolve"
-        return check.judge(name, "unknown", wanted, text, _place(unclear), "look at %s" % printable(_place(unclear)))
+        return check.judge(name, "unknown", wanted, text, unclear.place, "look at %s" % printable(unclear.place))
     if not any(map(reaches_all, certain)) and not fits(None):
         return check.judge(name, "drift", wanted, "not set for all jobs", CONF)
-    shown, place = (_assignment(certain[0]), _place(certain[0])) if certain else ("not set", CONF)
+    shown, place = (_assignment(certain[0]), certain[0].place) if certain else ("not set", CONF)
     return check.judge(name, "ok", wanted, shown, place)
 
 
 def _assignment(one: Setting) -> str:
     return "%s=%s" % (one.name, (one.value or "")[:100])
-
-
-def _place(one: Setting) -> str:
-    return "%s:%d" % (one.source, one.line)
 
 
 def with_collnet(value: str) -> bool:
@@ -192,4 +188,4 @@ def _removed(name: str, one: Setting) -> str:
     """Return the fix that removes a line for good: the role renders nccl.conf from the inventory."""
     if one.source == CONF:
         return "take %s out of nccl_conf_extra if it is there, then %s" % (name, fix_command.run_tag("nccl_conf"))
-    return "remove it from %s" % printable(_place(one))
+    return "remove it from %s" % printable(one.place)
