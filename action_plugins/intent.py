@@ -75,7 +75,7 @@ def _read(given: Plain, site: Path) -> Plain:
     # Ansible prints and logs a result: secrets stay variables, which only their role's module gets.
     values = intent.printable_values(values)
     wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
-    return {**wanted, "benchmark_runs": [run.to_dict() for run in runs]}
+    return {**wanted, "benchmark_runs": runs}
 
 
 def bars_of(site: Path) -> list[tuple[busbw_bars.Bar, ...]]:

@@ -91,7 +91,7 @@ def judged(
 ) -> Plain:
     """Return what the role registers; a failure, where a run has failed.
 
-    runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
+    runs: of the intent.   measured: what nccl_perf returned for each.
     earlier: role -> its registered result.
     """
     others = [finding for role in nccl_benchmark.EARLIER for finding in result_schema.findings_of(earlier.get(role))]

@@ -28,24 +28,15 @@ attributes:
     description: Runs nothing and returns what it would run, and why; judges O(stored_result) where that is given.
 options:
   binary:
-    description: Absolute path of the program, for example C(/opt/nccl-tests/build/all_reduce_perf).
+    description:
+      - Absolute path of the program, for example C(/opt/nccl-tests/build/all_reduce_perf). Its name is that of the
+        collective before C(_perf).
     type: path
     required: true
-  collective:
-    description: What the program measures; needed if its name does not show it.
-    type: str
-    choices: ["", all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, scatter, gather, sendrecv]
-    default: ""
   min_bytes: {type: str, default: '8', description: 'Smallest size, such as V(8) or V(1M).'}
   max_bytes: {type: str, default: 8G, description: 'Largest size, such as V(8G).'}
   step_factor: {type: int, default: 2, description: Each size is this many times the one before.}
   gpus: {type: int, default: 1, description: GPUs per process.}
-  ranks: {type: int, required: true, description: 'GPUs that must take part, over all hosts.'}
-  hosts:
-    description: Names of the hosts that must take part, as they call themselves. Where none is listed, this host alone.
-    type: list
-    elements: str
-    default: []
   launch:
     description:
       - Starts the program on several hosts, one process for each GPU (O(gpus) is 1).
@@ -124,7 +115,6 @@ EXAMPLES = r"""
   busbar.fabric.nccl_perf:
     binary: /opt/nccl-tests/build/all_reduce_perf
     gpus: 8
-    ranks: 8
     min_bytes: 1M
     bar_busbw: 350
     environment:
@@ -135,7 +125,6 @@ EXAMPLES = r"""
   busbar.fabric.nccl_perf:
     binary: /opt/nccl-tests/build/all_reduce_perf_mpi
     launch: {kind: mpirun, hosts: [node01, node02], per_node: 8}
-    ranks: 16
     min_bytes: 8G
     max_bytes: 8G
     algorithm: Ring
@@ -150,7 +139,7 @@ RETURN = r"""
 measured:
   description:
     - What the program printed - ranks, rows with their figures, release, errors. Empty where there is nothing.
-    - With O(repeats) the run that is nearest to the median. Over several hosts C(ranks) is empty, see RV(ranks).
+    - With O(repeats) the run that is nearest to the median. Over several hosts C(ranks) is empty, see RV(transport).
   type: dict
   returned: success
 busbw:
@@ -168,7 +157,7 @@ repeats:
 statistics:
   description:
     - Of each size over the repeats, out of place - C(size) in bytes; C(time_us), C(algbw) and C(busbw), medians;
-      C(busbw_lowest); C(time_p99_us); C(spread), (highest - lowest) / median of busbw, and C(max_over_mean), longest
+      C(time_p99_us); C(spread), (highest - lowest) / median of busbw, and C(max_over_mean), longest
       time / mean of the others, both null for one run; C(repeats), how many have figures. Empty for one run on one
       node.
   type: list
@@ -179,12 +168,10 @@ transport:
     - What NCCL's log of a run over several hosts proves - C(networks) (C(NVLink) where all went over that), C(nodes)
       and C(expected) ranks as NCCL counts,
       C(proven), C(missing), C(gdr), and by host C(ranks), C(devices), C(without_gdr) and C(found).
-    - With O(repeats) of the run that proves least. Empty within a node, and for a result that an earlier release
-      stored.
+    - With O(repeats) of the run that proves least. Empty within a node.
   type: dict
   returned: success
 rails: {type: dict, returned: success, description: By host and HCA the bytes C(sent) and C(received) during that run.}
-ranks: {type: dict, returned: success, description: By host how many ranks took part in a run over several hosts.}
 nccl_version:
   description: The NCCL that ran; more than one where hosts differ. Empty where it is not known.
   type: str

@@ -79,11 +79,6 @@ build:
   type: dict
   returned: success
 path: {type: str, returned: success, description: Directory of the build.}
-origin:
-  description: C(built) or C(unchanged); in check mode, what it would be.
-  type: str
-  returned: success
-current: {type: bool, returned: success, description: Whether the existing build is the configured one.}
 argv: {type: list, elements: str, returned: failure of a command, description: The command that failed.}
 log:
   description: File with all that the commands printed. That of a successful build is C(build.log) in its directory.

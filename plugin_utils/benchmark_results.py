@@ -38,30 +38,19 @@ _node = codec.record(
 
 
 @dataclass(frozen=True)
-class Point:
-    """One size. busbw: GB/s.   time_us: microseconds.   spread: (highest - lowest) / median of busbw over the repeats.
-
-    bar, prediction: GB/s. None in any of them: unknown.
-    """
-
-    busbw: float | None
-    time_us: float | None = None
-    spread: float | None = None
-    repeats: int = 1
-    bar: float | None = None
-    prediction: float | None = None
-
-
-@dataclass(frozen=True)
 class Run:
-    """A collective over some hosts. points: size in bytes -> figures.   versions: of nccl and nccl_tests."""
+    """A collective over some hosts. points: size in bytes -> figures.   versions: of nccl and nccl_tests.
+
+    marks: size in bytes -> bar and prediction in GB/s, None where unknown.
+    """
 
     scope: str
     collective: str
     algorithm: str
     hosts: tuple[str, ...]
     ranks: int
-    points: Mapping[int, Point]
+    points: Mapping[int, Row]
+    marks: Mapping[int, tuple[float | None, float | None]]
     versions: Mapping[str, str]
     simulated: bool
 
@@ -89,12 +78,17 @@ def of_record(record: Record, name: str) -> Results:
 
 
 def _of_job(job: Job, simulated: bool) -> Run:
-    points = {}
-    for row in job.rows:
-        of_size = (job.bar, job.prediction) if row.size == job.size else (None, None)
-        points[row.size] = Point(row.busbw, row.time_us, row.spread, row.repeats, *of_size)
-    hosts = tuple(sorted(job.hosts))
-    return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
+    return Run(
+        scope=job.scope,
+        collective=job.program,
+        algorithm=job.algorithm,
+        hosts=tuple(sorted(job.hosts)),
+        ranks=job.ranks,
+        points={row.size: row for row in job.rows},
+        marks={job.size: (job.bar, job.prediction)},
+        versions=job.versions,
+        simulated=simulated,
+    )
 
 
 def node_job(host: str, run: PlainView, findings: Sequence[PlainView] = ()) -> Job:
@@ -195,6 +189,7 @@ def _joined(name: str, finished: float | None, runs: Iterable[Run]) -> Results:
         if before is not None:
             names, sides = {**before.versions, **run.versions}, (before.versions, run.versions)
             both = {name: ", ".join(sorted({of[name] for of in sides if name in of})) for name in sorted(names)}
-            run = replace(before, points={**run.points, **before.points}, versions=both)
+            points, marks = {**run.points, **before.points}, {**run.marks, **before.marks}
+            run = replace(before, points=points, marks=marks, versions=both)
         found[key] = run
     return Results(name, finished, tuple(found.values()))

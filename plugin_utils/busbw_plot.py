@@ -136,9 +136,8 @@ def _band(axis: Axes, runs: Sequence[Run]) -> None:
 
 def _marks(axis: Axes, runs: Sequence[Run]) -> None:
     """Draw bar and prediction. Both apply to the largest messages: small ones would seem to miss them."""
-    for what, style, color in (("bar", "-", "crimson"), ("prediction", ":", "0.45")):
-        figures = {size: getattr(point, what) for run in runs for size, point in run.points.items() if size > 0}
-        label = what
+    for number, (label, style, color) in enumerate((("bar", "-", "crimson"), ("prediction", ":", "0.45"))):
+        figures = {size: marks[number] for run in runs for size, marks in run.marks.items() if size > 0}
         for size, value in sorted(figures.items()):
             if value is not None:
                 axis.hlines(value, size / 8, size * 2, linestyle=style, color=color, label=label)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -60,48 +60,11 @@ BAR = Check("nccl_benchmark.bar", why="a bandwidth without a bar proves nothing 
 "Is there a bar for this platform, collective and size"
 
 
-@dataclass(frozen=True)
-class Run:
-    """One program over one range of sizes, in bytes.
+def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequence[busbw_bars.Bar]]) -> list[Plain]:
+    """Return the runs of the intent: each is one program over one range of sizes, on all GPUs in one process.
 
-    gpus: of the node, all in one process.   nvls: NCCL is expected to reduce in the NVSwitch.
-    bar, prediction: GB/s at the largest size, None where there is none.   bar_source: owner and date of the bar.
-    rule: derivation of the prediction.
+    bars: those of the site's file, then the suite's. Raises ParseError.
     """
-
-    collective: str
-    gpus: int
-    min_bytes: int
-    max_bytes: int
-    nvls: bool
-    bar: float | None
-    bar_source: str
-    prediction: float | None
-    rule: str
-
-    @property
-    def subject(self) -> str:
-        """Return the subject of nccl_perf's findings."""
-        return perf_run.subject(self.collective, self.gpus, self.max_bytes)
-
-    @property
-    def name(self) -> str:
-        """Return ``all_reduce-8G``: a directory name on the node, and unique among the runs of a node."""
-        return f"{self.collective}-{size_text(self.max_bytes)}"
-
-    def to_dict(self) -> Plain:
-        program = f"{self.collective}_perf"
-        return {
-            **vars(self),
-            "name": self.name,
-            "subject": self.subject,
-            "program": program,
-            "step_factor": STEP_FACTOR,
-        }
-
-
-def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequence[busbw_bars.Bar]]) -> list[Run]:
-    """Return the runs of the intent. bars: those of the site's file, then the suite's. Raises ParseError."""
     gpus = profile.gpus.count
     collectives = values["nccl_benchmark_collectives"]
     if not collectives:
@@ -112,15 +75,10 @@ def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequ
             % (platform, gpus)
         )
     low, high = (parse_size(values[f"nccl_benchmark_{name}_bytes"]) for name in ("min", "max"))
-    if low > high:
-        raise ParseError("nccl_benchmark_min_bytes is larger than nccl_benchmark_max_bytes")
-    while low * STEP_FACTOR <= high:
-        low *= STEP_FACTOR
-    if low != high:
+    if low > high or perf_run.sizes(low, high, STEP_FACTOR)[-1] != high:
         raise ParseError(
             "nccl_benchmark_max_bytes is not nccl_benchmark_min_bytes doubled some times: it would never be measured"
         )
-    low = parse_size(values["nccl_benchmark_min_bytes"])
     settings = {**(values["nccl_conf_extra"] or {}), **values["nccl_benchmark_environment"]}
     nvls = prediction.nvls_expected(profile, {name: str(value) for name, value in settings.items()})
     ranges = [(collective, low, high) for collective in collectives]
@@ -131,8 +89,14 @@ def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequ
     for collective, least, most in dict.fromkeys(ranges):
         bar = busbw_bars.find_bar(bars, platform, nvls, SCOPE, collective, most)
         predicted = prediction.predict(profile, collective, nvls, gpus)
-        of_bar = (bar.busbw, bar.source) if bar else (None, "")
-        found.append(Run(collective, gpus, least, most, nvls, *of_bar, predicted.busbw, predicted.rule))
+        run: Plain = {"collective": collective, "program": f"{collective}_perf", "gpus": gpus}
+        run |= {"min_bytes": least, "max_bytes": most, "step_factor": STEP_FACTOR}
+        # A directory name on the node, unique among its runs; and the subject of nccl_perf's findings.
+        run |= {"name": f"{collective}-{size_text(most)}", "subject": perf_run.subject(collective, gpus, most)}
+        # nvls: NCCL is expected to reduce in the NVSwitch.   bar, prediction: GB/s at the largest size.
+        run |= {"nvls": nvls, "prediction": predicted.busbw, "rule": predicted.rule}
+        run |= {"bar": bar.busbw if bar else None, "bar_source": bar.source if bar else ""}
+        found.append(run)
     return found
 
 
@@ -141,7 +105,7 @@ def judge(
 ) -> Plan:
     """Return the findings of all runs of a node.
 
-    wanted: ``Run.to_dict`` of each.   results: of nccl_perf for each.   others: findings of earlier roles.
+    wanted: of ``runs``.   results: of nccl_perf for each.   others: findings of earlier roles.
     """
     findings: list[Finding] = []
     earlier = [from_dict(dict(item)) for item in others]

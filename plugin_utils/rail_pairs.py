@@ -19,12 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as n
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
-<<<<<<< HEAD
-from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
-=======
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import PARTNERS, Peer, Ping, rounds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, roots
->>>>>>> shealth
 
 from . import host_variables, result_schema
 from .campaign.engine import Call, roots

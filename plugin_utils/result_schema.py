@@ -280,7 +280,6 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "statistics": many(statistics, 1000),
         "transport": transport,
         "rails": table(table(moved, text(64, line=True), 1000), _short_name),
-        "ranks": table(whole(0, 1 << 20), _short_name),
         "nccl_version": line,
         "due": due,
         "changed_since": many(line, 100),
@@ -289,8 +288,6 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "nccl_tests_build": {
         "build": anything,
         "path": text(4096, _PATH),
-        "origin": text(LINE),
-        "current": flag,
         "argv": lines,
         "log": text(4096),
     },

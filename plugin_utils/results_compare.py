@@ -19,7 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 
 from . import findings_file, nodeset, screen, terminal
-from .benchmark_results import Point, Results, Run, load
+from .benchmark_results import Results, Run, load
+from .campaign.cluster_record import Row
 from .campaign.cluster_table import duration, median_of, number, program, wrapped
 from .exit_code import FINDINGS, GOOD, UNKNOWN
 from .plain_data import Plain
@@ -50,8 +51,8 @@ class Difference:
     algorithm: str
     hosts: tuple[str, ...]
     size: int | None = None
-    before: Point | None = None
-    after: Point | None = None
+    before: Row | None = None
+    after: Row | None = None
     change: float | None = None
     noise: float | None = None
     measured: bool = False
@@ -116,7 +117,7 @@ def _sizes(old: Run, new: Run, declared: float | None) -> list[Difference]:
     return found
 
 
-def _judged(run: Run, size: int, old: Point, new: Point, declared: float | None, largest: bool) -> Difference:
+def _judged(run: Run, size: int, old: Row, new: Row, declared: float | None, largest: bool) -> Difference:
     one = Difference(*run.kind, run.hosts, size, old, new, _change(size, old, new), largest=largest)
     if one.change is None:
         return replace(one, why="no figure on both sides of which a change can be computed")
@@ -129,7 +130,7 @@ def _judged(run: Run, size: int, old: Point, new: Point, declared: float | None,
     return replace(one, noise=noise, measured=measured, verdict=verdict)
 
 
-def _change(size: int, old: Point, new: Point) -> float | None:
+def _change(size: int, old: Row, new: Row) -> float | None:
     change = math.inf
     if size < COARSE and old.time_us and new.time_us:
         change = old.time_us / new.time_us - 1
@@ -138,7 +139,7 @@ def _change(size: int, old: Point, new: Point) -> float | None:
     return change if math.isfinite(change) else None
 
 
-def noise_of(old: Point, new: Point, declared: float | None = None) -> tuple[float | None, bool]:
+def noise_of(old: Row, new: Row, declared: float | None = None) -> tuple[float | None, bool]:
     """Return the limit of a difference, as a part of busbw, and whether it is from repeats on both sides.
 
     The spreads of both are added: then a range that lies within the other, or beside it by chance, is no change.

@@ -13,7 +13,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_compare
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 
@@ -114,7 +113,7 @@ def _gain(job: Job, others: Sequence[Job], proof: Finding, record: Record, witho
         return unknown(text, "measure once without NCCL_COLLNET_ENABLE, and compare (docs/fabric.md#sharp)")
     mine, theirs = max(pairs, key=lambda pair: pair[0].size)
     by, rings = algbw(mine, job.ranks) or 0.0, algbw(theirs, job.ranks) or 1.0
-    noise, _measured = results_compare.noise_of(_point(theirs), _point(mine))
+    noise, _measured = results_compare.noise_of(theirs, mine)
     times = by / rings
     if noise is None:
         return unknown(f"{times:.3g} times, measured too seldom to know the noise", "set nccl_benchmark_repeats: 5")
@@ -122,10 +121,6 @@ def _gain(job: Job, others: Sequence[Job], proof: Finding, record: Record, witho
     if times > most * (1 + noise):
         return unknown(f"{have}: more than SHARP can bring, so the run without SHARP was slow", "measure both again")
     return GAIN.judge(subject, "ok" if times > 1 + noise else "drift", want, have, "the records")
-
-
-def _point(row: Row) -> Point:
-    return Point(row.busbw, row.time_us, row.spread, row.repeats)
 
 
 def sentences(found: Sequence[Finding]) -> list[str]:

@@ -160,10 +160,10 @@ class Nodes:
 
     def _perf(self, call: Call) -> Any:
         given, least = call.arguments, call.arguments.get("bar_busbw") or 1.0
-        hosts = tuple(given.get("hosts") or (call.host,))
+        hosts = tuple(given["launch"]["hosts"]) if "launch" in given else (call.host,)
         if any(map(self._is_gone, hosts)):
             return {"failed": True, "msg": "mpirun lost a node"}
-        if "CUDA_VISIBLE_DEVICES" in given["environment"] and "hosts" not in given:
+        if "CUDA_VISIBLE_DEVICES" in given["environment"] and "launch" not in given:
             one, other = map(int, given["environment"]["CUDA_VISIBLE_DEVICES"].split(","))
             figure = self._answer(localise_record.GPUS, hosts, pairs=((one, other),)).pairs[one, other] or 0
             return perf(figure / ALONE * least / SHARE, least)

@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, roll_call
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import collect as nccl_perf_collect
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import launch_command as perf_launch
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import launch_command
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import module as nccl_perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
@@ -264,8 +264,7 @@ class Steps:
 def _wanted(call: Call, job: Launch) -> perf_run.Wanted:
     # As Ansible types the options of a module.
     sizes = {name: str(call.arguments[name]) for name in ("min_bytes", "max_bytes")}
-    given, launcher = perf_launch.options({**_DEFAULTS, **call.arguments, **sizes}, job)
-    return perf_run.wanted(given, "", launcher)
+    return launch_command.wanted({**_DEFAULTS, **call.arguments, **sizes}, job)
 
 
 def taken(result: Result) -> StepResult:

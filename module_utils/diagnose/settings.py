@@ -156,9 +156,6 @@ def _release(job: Job, groups: Sequence[Group]) -> List[Finding]:
     if not found:
         return []
     shown = [defect for defect in met if defect.effect in effects]
-    want, fix = (
-        describe(number, machine, found) for describe in (known_bad.describe_good_release, known_bad.describe_fix)
-    )
-    have, why = "NCCL %s" % known_bad.describe_effects(number, found), known_bad.describe_causes(found)
     severity = known_bad.worst_severity(shown) if shown else None
-    return [RELEASE.judge(job.name, "drift", want, have, "NCCL version", fix, why=why, severity=severity)]
+    judged = known_bad.judge(RELEASE, job.name, number, machine, found, "NCCL version", severity)
+    return [replace(judged, have="NCCL %s" % judged.have)]

@@ -259,7 +259,7 @@ def _srun(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float
     found += ["--time=%d" % minutes, "--wait=30", "--kill-on-bad-exit=1", "--input=none"]
     # By name: srun takes the values from its own environment. Without any it would hand on all of that.
     found.append("--export=" + ",".join(sorted({"PATH", *names})))
-    defaults = ("--job-name=busbar", "--exclusive", "--immediate=%d" % PATIENCE)
+    defaults: Tuple[str, ...] = ("--job-name=busbar", "--exclusive", "--immediate=%d" % PATIENCE)
     if launch.inside:
         # Other steps of the job keep their share, and there is one task per GPU, however few the job requested.
         defaults = ("--jobid=" + launch.inside, "--overlap", "--overcommit")

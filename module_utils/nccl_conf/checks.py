@@ -75,11 +75,11 @@ FILE = Check(
 "Is nccl.conf as rendered"
 FILE_MODE = Check(
     "nccl_conf.file_mode",
-    why="NCCL silently skips a file that the job's user cannot read",
+    why="NCCL silently skips a file that the job's user cannot read; who may write it sets variables of every job",
     fix=_RUN,
     severity="critical",
 )
-"Can every user read nccl.conf"
+"Can every user read nccl.conf, and only root write it"
 PROOF = Check(
     "nccl_conf.proof",
     why="only the library's own parser knows what it takes from the file",

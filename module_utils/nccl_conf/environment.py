@@ -69,6 +69,11 @@ class Setting:
     missing: bool = False
 
     @property
+    def place(self) -> str:
+        """Return ``FILE:LINE``."""
+        return "%s:%d" % (self.source, self.line)
+
+    @property
     def reaches_all(self) -> bool:
         """Return whether jobs of all users get it in their environment, on no condition."""
         return self.reach in _OF_ALL and not (self.raw or self.conditional)
@@ -99,8 +104,7 @@ Parser = Callable[[str], List[Assignment]]
 
 
 def parse_pairs(text: str) -> List[Assignment]:
-    """NAME=VALUE, an optional ``export``, quotes round the value dropped: /etc/environment, files of
-    EnvironmentFile= and enroot."""
+    """NAME=VALUE, an optional ``export``, quotes round the value dropped: files of EnvironmentFile= and enroot."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _PAIR.fullmatch(line)
@@ -113,6 +117,11 @@ def parse_pairs(text: str) -> List[Assignment]:
             value = value[1:-1] if quoted else value
             found.append(Assignment(match.group(1), None if "${" in value else value, number))
     return found
+
+
+def parse_pam(text: str) -> List[Assignment]:
+    """/etc/environment: # ends a line anywhere, within quotes, too (Linux-PAM, pam_env.c)."""
+    return parse_pairs("\n".join(line.partition("#")[0] for line in text.split("\n")))
 
 
 def parse_shell(text: str) -> List[Assignment]:
@@ -173,7 +182,7 @@ _OF_ALL = (EVERYBODY, LOGINS, _SLURM_JOBS, _ENROOT)
 _PROFILES = ("/etc/profile", "/etc/profile.d/sh.local", "/etc/bash.bashrc", "/etc/bashrc")
 # Files, or folders of files with an ending; their parser, and whom they reach. A new place is one row.
 _SOURCES: Tuple[Tuple[Tuple[str, ...], str, Parser, str], ...] = (
-    (("/etc/environment",), "", parse_pairs, LOGINS),
+    (("/etc/environment",), "", parse_pam, LOGINS),
     (_PROFILES, "", parse_shell, EVERYBODY),
     (("/etc/profile.d",), ".sh", parse_shell, EVERYBODY),
     (("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), ".env", parse_pairs, _ENROOT),

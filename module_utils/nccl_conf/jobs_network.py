@@ -35,6 +35,7 @@ _FORBIDDEN = (
 _CONF = "nccl.conf"
 _FROM_EXTRA = "take %s out of nccl_conf_extra; then run site.yml --tags nccl_conf for this host"
 _PLACES = "/etc/environment, profiles, units, Slurm, enroot"
+_UNCLEAR = "%s is set in a form that Busbar cannot read"
 
 
 def judge_plugin(host: Host, declared: str, files: Sequence[str], of_node: bool) -> List[Finding]:
@@ -88,9 +89,14 @@ def _releases(releases: Sequence[Tuple[str, Version]]) -> Iterator[Finding]:
 
 def _variables(expected: Mapping[str, str], environment: Environment, rails: Rails) -> Iterator[Finding]:
     given: Dict[str, List[Tuple[str, str]]] = {name: [(value, _CONF)] for name, value in expected.items()}
+    unclear = []
+    twins = _fused(rails)
+    needed = {*(name for name, _why in _FORBIDDEN), *([_MERGE] if twins else ())}
     for one in environment.settings:
         if one.value is not None:
-            given.setdefault(one.name, []).append((one.value, "%s:%d" % (one.source, one.line)))
+            given.setdefault(one.name, []).append((one.value, one.place))
+        elif one.variable in needed:
+            unclear.append(one)
     wrong = 0
     for name, why in _FORBIDDEN:
         for value, source in given.get(name, ()):
@@ -100,7 +106,6 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
                 fix = _FROM_EXTRA % name if source == _CONF else "remove the line from %s" % source
                 file = source.partition(":")[0]
                 yield GIN.judge("%s %s" % (file, name), "drift", "not 0", have, source, fix)
-    twins = _fused(rails)
     merged = [strtoll(value)[0] for value, _source in given.get(_MERGE, [("1", "")])]
     if twins and any(merged):
         wrong += 1
@@ -108,8 +113,10 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
         fix = 'set nccl_conf_extra: {%s: "0"}; then run site.yml --tags nccl_conf for this host' % _MERGE
         yield GIN.judge(_MERGE, "drift", "0", have, "nccl.conf", fix)
     if not wrong:
-        names = ", ".join(name for name, _why in _FORBIDDEN)
-        yield GIN.judge("variables", "ok", "none that GIN cannot work with", "none of %s" % names, _PLACES)
+        want, have, source = "none that GIN cannot work with", "none of %s" % ", ".join(sorted(needed)), _PLACES
+        for one in unclear[:1]:
+            have, source = _UNCLEAR % one.variable, one.place
+        yield GIN.judge("variables", "unknown" if unclear else "ok", want, have, source, "look at %s" % source)
 
 
 def _fused(rails: Rails) -> List[str]:
@@ -124,15 +131,17 @@ def _fused(rails: Rails) -> List[str]:
 def _traffic_class(environment: Environment, dscp: int) -> Finding:
     """Judge the traffic class that NVSHMEM gets: a job that sets another one itself is not seen here."""
     # What only NCCL reads does not count.
-    values = [one for one in environment.settings if one.name == CLASS and one.value is not None and not one.raw]
-    wrong = [one for one in values if strtoll(one.value or "")[0] >> 2 != dscp]
+    values = [one for one in environment.settings if one.variable == CLASS and not one.raw]
+    wrong = [one for one in values if one.value is not None and strtoll(one.value)[0] >> 2 != dscp]
+    unclear = [one for one in values if one.value is None]
     shared = [one for one in values if one.reaches_all]
     want = "%d (DSCP %d of busbar_roce)" % (dscp << 2, dscp)
     fix = TRAFFIC_CLASS.fix % ("%s=%d" % (CLASS, dscp << 2))
     for one in wrong[:1]:
-        source = "%s:%d" % (one.source, one.line)
-        return TRAFFIC_CLASS.judge(CLASS, "drift", want, "%s in %s" % (one.value, source), source, fix)
+        return TRAFFIC_CLASS.judge(CLASS, "drift", want, "%s in %s" % (one.value, one.place), one.place, fix)
+    for one in unclear[:1]:
+        return TRAFFIC_CLASS.judge(CLASS, "unknown", want, _UNCLEAR % CLASS, one.place, "look at %s" % one.place)
     if not shared:
         have = "not set for all jobs: NVSHMEM sends with class 0 unless the job sets it"
         return TRAFFIC_CLASS.judge(CLASS, "unknown", want, have, _PLACES, fix)
-    return TRAFFIC_CLASS.judge(CLASS, "ok", want, shared[0].value, "%s:%d" % (shared[0].source, shared[0].line))
+    return TRAFFIC_CLASS.judge(CLASS, "ok", want, shared[0].value, shared[0].place)

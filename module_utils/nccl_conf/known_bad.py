@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
 
-from ..core.finding import SEVERITIES
+from ..core.check import Check
+from ..core.finding import SEVERITIES, Finding
 from ..machine.virtualization import ARM, X86
 from .version import Version, format_version, parse_version
 
@@ -125,7 +126,37 @@ def certain_defects(version: Version, machine: Optional[str], needs: FrozenSet[s
     ]
 
 
-def find_good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> Optional[Version]:
+def worst_severity(found: Sequence[Defect]) -> str:
+    """Return the severity of the worst defect."""
+    return min((defect.severity for defect in found), key=SEVERITIES.index)
+
+
+def judge(
+    check: Check,
+    subject: str,
+    version: Version,
+    machine: Optional[str],
+    found: Sequence[Defect],
+    source: str = "",
+    severity: Optional[str] = None,
+) -> Finding:
+    """Return the finding on a release with these defects: what it does, and which one to install."""
+    good = _good_release(version, machine, found)
+    want = "another release"
+    fix = "no release with a fix is known: set NCCL_RAS_ENABLE=0 for the jobs, and do not query RAS"
+    if good is not None:
+        want = "%s or later" % format_version(good)
+        fix = "install NCCL %s, in the images and environments of the jobs, too" % want
+    effects = []
+    for defect in found:
+        on = "on %s" % defect.architecture if defect.architecture else ""
+        effects.append(" ".join(part for part in (defect.effect, on, defect.needs) if part))
+    have = "%s: %s" % (format_version(version), "; ".join(dict.fromkeys(effects)))
+    why = "; ".join("%s (%s)" % (defect.why, defect.source) for defect in found)
+    return check.judge(subject, "drift", want, have, source, fix, why=why, severity=severity)
+
+
+def _good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> Optional[Version]:
     """Return the first release without these defects that the host does not meet another one with; None for none."""
     more: Sequence[Defect] = found
     while more:
@@ -135,34 +166,3 @@ def find_good_release(version: Version, machine: Optional[str], found: Sequence[
         version = max([version, *(good for good in goods if good is not None)])
         more = [defect for defect in certain_defects(version, machine) if defect.good is not None]
     return version
-
-
-def describe_effects(version: Version, found: Sequence[Defect]) -> str:
-    """Return ``2.28.9: hangs on aarch64``."""
-    effects = []
-    for defect in found:
-        on = "on %s" % defect.architecture if defect.architecture else ""
-        effects.append(" ".join(part for part in (defect.effect, on, defect.needs) if part))
-    return "%s: %s" % (format_version(version), "; ".join(dict.fromkeys(effects)))
-
-
-def describe_causes(found: Sequence[Defect]) -> str:
-    return "; ".join("%s (%s)" % (defect.why, defect.source) for defect in found)
-
-
-def describe_good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
-    """Return ``2.29.3 or later``, or that it is another release where no good one is known."""
-    good = find_good_release(version, machine, found)
-    return "another release" if good is None else "%s or later" % format_version(good)
-
-
-def describe_fix(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
-    good = find_good_release(version, machine, found)
-    if good is not None:
-        return "install NCCL %s or later, in the images and environments of the jobs, too" % format_version(good)
-    return "no release with a fix is known: set NCCL_RAS_ENABLE=0 for the jobs, and do not query RAS"
-
-
-def worst_severity(found: Sequence[Defect]) -> str:
-    """Return the severity of the worst defect."""
-    return min((defect.severity for defect in found), key=SEVERITIES.index)

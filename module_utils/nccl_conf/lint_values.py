@@ -160,9 +160,6 @@ class Fault(NamedTuple):
     state: str = "drift"
 
 
-_Rule = Tuple[object, str, str, str]  # whether it is wrong, want, why, severity ("": that of the variable)
-
-
 def filled(check: Check, want: Optional[str], *words: object, severity: Optional[str] = None) -> Fault:
     """Return a fault whose reason is the check's, with these words in it."""
     return Fault(check, want, check.why % words, severity=severity)
@@ -172,6 +169,12 @@ def show(text: str, limit: int = 160) -> str:
     """Text that is safe on a terminal: what is not printable ASCII is escaped, what is long is cut."""
     shown = "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in text[:limit])
     return shown + "..." if len(text) > limit else shown
+
+
+def bad_value(name: str, want: str, why: str, severity: str = "") -> Fault:
+    """Return a fault of a value that NCCL takes for another. severity: that of the variable by default."""
+    fix = "Set it to %s, or remove the line." % want
+    return Fault(checks.BAD_VALUE, want, why, fix, severity or weight(name))
 
 
 def weight(name: str) -> str:
@@ -215,41 +218,33 @@ def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
     elif kind == "bool":
         old = use.before((2, 30, 3)) or not use.versions
         words = ("0", "1") if old else ("0", "1", "T", "F", "TRUE", "FALSE")
-        wrong = value.upper() not in words
-        yield from _first(name, (wrong, ", ".join(words), "Other words read as 0 or as the default.", ""))
+        if value.upper() not in words:
+            yield bad_value(name, ", ".join(words), "Other words read as 0 or as the default.")
     elif name in _WORDS:
         accepted, why = _WORDS[name]
-        yield from _first(name, (value not in accepted.split(), "one of " + accepted.replace(" ", ", "), why, ""))
+        if value not in accepted.split():
+            yield bad_value(name, "one of " + accepted.replace(" ", ", "), why)
     elif name == "NCCL_DEBUG":
         yield from _debug(value.upper(), use)
     elif name == net_plugins.NAME:
         for entry in net_plugins.entries(value):
             yield from _net_plugin(entry, use)
     elif name == net_plugins.NETWORK:
-        why = "NCCL compares the whole name, which ends in a version such as IBext_v11, and ends the job."
-        wrong = value.lower() in ("tcp", "sockets", "ethernet", "infiniband", "rdma", "roce", "verbs", "none")
-        other = (wrong, "IB", "No network has this name, and NCCL ends the job.", "")
-        yield from _first(name, (value.lower() == "ibext", "NCCL_NET_PLUGIN=ibext", why, ""), other)
+        if value.lower() == "ibext":
+            why = "NCCL compares the whole name, which ends in a version such as IBext_v11, and ends the job."
+            yield bad_value(name, "NCCL_NET_PLUGIN=ibext", why)
+        elif value.lower() in ("tcp", "sockets", "ethernet", "infiniband", "rdma", "roce", "verbs", "none"):
+            yield bad_value(name, "IB", "No network has this name, and NCCL ends the job.")
 
 
 def _net_plugin(entry: str, use: Use) -> Iterator[Fault]:
     """Yield what is wrong with one entry of NCCL_NET_PLUGIN."""
     if entry.lower() in net_plugins.OWN:
         why = "%s is a network of NCCL itself, which NCCL_NET chooses: no library of that name is found." % show(entry)
-        yield from _first(net_plugins.NAME, (True, net_plugins.NONE, why, "minor"))
+        yield bad_value(net_plugins.NAME, net_plugins.NONE, why, "minor")
     elif use.plugin_files is not None and "/" not in entry and not net_plugins.among(entry, use.plugin_files):
         file = show(net_plugins.library(entry), 80)
         yield Fault(checks.PLUGIN_LIBRARY, file, checks.PLUGIN_LIBRARY.why % file, state="unknown")
-
-
-def _first(name: str, *rules: _Rule) -> Iterator[Fault]:
-    """Yield the fault of the first rule that is broken."""
-    for wrong, want, why, severity in rules:
-        if wrong:
-            yield Fault(
-                checks.BAD_VALUE, want, why, "Set it to %s, or remove the line." % want, severity or weight(name)
-            )
-            return
 
 
 def _integer(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -264,7 +259,8 @@ def _integer(name: str, value: str, use: Use) -> Iterator[Fault]:
     want = "%d to %d" % (least, most) if name in _RANGES else want
     reads = " (what starts with 0 is octal)" * bool(octal)
     why = "NCCL reads %d here%s, and replaces what it does not accept.%s" % (number, reads, _RANGE_NOTES.get(name, ""))
-    yield from _first(name, (rest or octal or threads or not least <= number <= most, want, why, ""))
+    if rest or octal or threads or not least <= number <= most:
+        yield bad_value(name, want, why)
 
 
 def _level(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -276,10 +272,10 @@ def _level(name: str, value: str, use: Use) -> Iterator[Fault]:
         want = value.upper() if value.upper() in _LEVELS else "one of " + ", ".join(_LEVELS)
         if value.upper() == "NODE":
             want, why = "PHB", why + " NODE is nvidia-smi's word; NCCL calls that distance PHB."
-        yield from _first(name, (True, want, why, ""))
+        yield bad_value(name, want, why)
     elif old and level in _FIRST_WITH_LEVEL:
         why = "NCCL knows %s since %s; %s ignores the line." % (level, format_version(_FIRST_WITH_LEVEL[level]), old)
-        yield from _first(name, (True, "a level that %s knows" % old, why, ""))
+        yield bad_value(name, "a level that %s knows" % old, why)
     elif name == "NCCL_NET_GDR_LEVEL" and level in ("LOC", "NVL", "NVB"):
         yield filled(checks.GDR_OFF, "no line, or PXB", level)
     elif legacy and (name, level) == ("NCCL_P2P_LEVEL", "LOC"):
@@ -304,7 +300,8 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
     alone = not of_hcas and not exclude and any(map(_LOCAL.fullmatch, entries))
     not_numbers = not all(re.fullmatch("[0-9]*", number) for numbers in ports for number in numbers)
     planes = old and any(len(numbers) > 1 for numbers in ports)
-    rules: Sequence[_Rule] = (
+    # Whether it is wrong, want, why, severity.
+    rules: Sequence[Tuple[object, str, str, str]] = (
         (not of_hcas and len(value) == 1, form, "NCCL ignores a value of one character.", "major"),
         (exact and body[:1] == "^", "^=" + body[1:], "Behind = the ^ is a part of the first name.", ""),
         (not entries, form, empty, "critical" if exclude else "minor"),
@@ -315,9 +312,9 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
         (planes, "NAME:PORT", "Rail and plane behind the port are known since 2.30.5, not to %s." % old, "major"),
         (len(ports) > _MAX_HCAS, "at most %d names" % _MAX_HCAS, "NCCL drops all names beyond these.", "major"),
     )
-    broken = list(_first(name, *rules))
+    broken = [bad_value(name, *rule) for wrong, *rule in rules if wrong]
     names = [entry.split(":")[0] for entry in entries]
-    yield from broken or _names(name, names, exclude, exact, show(("^=" if exclude else "=") + body), use)
+    yield from broken[:1] or _names(name, names, exclude, exact, show(("^=" if exclude else "=") + body), use)
 
 
 def _names(name: str, names: Sequence[str], exclude: bool, exact: bool, listed: str, use: Use) -> Iterator[Fault]:
@@ -360,14 +357,14 @@ def _tuning(name: str, value: str, use: Use) -> Iterator[Fault]:
     old, new = use.before(_PER_FUNCTION), use.since(_PER_FUNCTION)
     if old and (":" in value or ";" in value):
         why = "Lists for single functions are known since 2.24; %s ignores them without a word." % old
-        yield from _first(name, (True, "a list without functions", why, "major"))
+        yield bad_value(name, "a list without functions", why, "major")
         return
     lists: Dict[str, Tuple[bool, List[str]]] = {}
     for index, entry in enumerate(part for part in value.lower().split(";") if part):
         function, colon, rest = entry.rpartition(":")
         if not rest or (function not in _FUNCTIONS if colon else index):
             why = "%s is not a list for one of %s; NCCL ends the job." % (show(entry, 80), ", ".join(_FUNCTIONS))
-            yield from _first(name, (True, "LIST;FUNCTION:LIST", why, ""))
+            yield bad_value(name, "LIST;FUNCTION:LIST", why)
             return
         excluding = rest.startswith("^")
         lists[function] = (excluding, [token for token in rest[excluding:].split(",") if token])
@@ -380,7 +377,7 @@ def _tuning(name: str, value: str, use: Use) -> Iterator[Fault]:
         excluding, tokens = lists.get(function, lists.get("", (True, [])))
         if ("ring" in tokens) == excluding:
             why = "Ring is the only algorithm of %s, and NCCL %s does not fall back to it: the call fails."
-            yield from _first(name, (True, "a list with Ring", why % (function, new), ""))
+            yield bad_value(name, "a list with Ring", why % (function, new))
             return
     excluding, tokens = lists.get("allreduce", lists.get("", (True, [])))
     if name == "NCCL_ALGO" and not excluding and not _IN_SWITCHES & {*tokens}:
@@ -403,7 +400,7 @@ def _token(name: str, token: str, use: Use) -> Iterator[Fault]:
             show(token, 40),
             "ends the job" if fatal else "ignores it without a word, so that the line means something else",
         )
-        yield from _first(name, (True, "words out of " + ", ".join(words), why, "critical" if fatal else "major"))
+        yield bad_value(name, "words out of " + ", ".join(words), why, "critical" if fatal else "major")
 
 
 def _debug(word: str, use: Use) -> Iterator[Fault]:
@@ -413,4 +410,4 @@ def _debug(word: str, use: Use) -> Iterator[Fault]:
         yield Fault(checks.WRONG_PLACE, "WARN, or no line", why)
     elif word not in levels and (word != "ATTN" or use.before((2, 32, 3))):
         why = "With any other word NCCL prints nothing."
-        yield from _first("NCCL_DEBUG", (True, "one of " + ", ".join(levels), why, ""))
+        yield bad_value("NCCL_DEBUG", "one of " + ", ".join(levels), why)

@@ -112,11 +112,8 @@ def judge_releases(libraries: Sequence[Library], version: Optional[Version], cpu
         met = known_bad.certain_defects(release, machine)
         named = met or [one for one in known_bad.possible_defects(release, machine) if one.avoid]
         if named:
-            want = known_bad.describe_good_release(release, machine, named)
-            have = known_bad.describe_effects(release, named)
-            fix, why = known_bad.describe_fix(release, machine, named), known_bad.describe_causes(named)
             severity = known_bad.worst_severity(met) if met else "minor"
-            findings.append(checks.RELEASE.judge(subject, "drift", want, have, fix=fix, why=why, severity=severity))
+            findings.append(known_bad.judge(checks.RELEASE, subject, release, machine, named, severity=severity))
     return findings
 
 
@@ -176,7 +173,6 @@ def _rank(finding: Finding) -> Tuple[int, bool]:
 
 
 def _judge_setting(one: Setting, meant: Mapping[str, str], use: Use) -> Optional[Finding]:
-    where = "%s:%d" % (one.source, one.line)
     check, state, severity, want = checks.OVERRIDES, "drift", "major", "not set"
     have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
     fix = check.fix % (one.variable, one.line, one.source)
@@ -192,7 +188,7 @@ def _judge_setting(one: Setting, meant: Mapping[str, str], use: Use) -> Optional
             found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), use, one.source)
             found = [finding for finding in found if finding.check != checks.LINT_LIBRARY.id]
         elif not found:
-            found = nccl_lint.lint_variable(one.name, one.value, where, use._replace(place="environment"))
+            found = nccl_lint.lint_variable(one.name, one.value, one.place, use._replace(place="environment"))
         if not found:
             return None
         finding = min(found, key=_rank)
@@ -200,7 +196,8 @@ def _judge_setting(one: Setting, meant: Mapping[str, str], use: Use) -> Optional
         state, severity, why = finding.state, finding.severity, "%s It reaches %s." % (finding.why, one.reach)
         want = "not set" if finding.want in (None, "no line") else finding.want or ""
     subject = "%s %s" % (one.source, one.variable)
-    return check.judge(subject, state, want, have[:200], where, fix, why=printable(why), severity=severity).scrubbed(())
+    judged = check.judge(subject, state, want, have[:200], one.place, fix, why=printable(why), severity=severity)
+    return judged.scrubbed(())
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -244,11 +241,14 @@ def plan(
     findings.append(checks.FILE.judge(path, files.state, want="as rendered", have=described, severity=severity))
     wrong = bool(files.changes)
     if have.mode is not None:
-        good = have.mode in (MODE, 0o444) and have.open_to_all
+        readable, writable = have.mode & 0o004 and have.open_to_all, have.mode & 0o022
+        good = readable and not writable
         wrong = wrong or not good
-        mode = "mode %04o%s" % (have.mode, ", not for every user" * (not have.open_to_all and have.mode == MODE))
+        closed = ", not for every user" if have.mode & 0o004 and not have.open_to_all else ""
+        mode = "mode %04o%s" % (have.mode, closed or ", others than root may write it" * bool(writable))
         want = "mode %04o, in folders that every user may enter" % MODE
-        findings.append(checks.FILE_MODE.judge(path, "ok" if good else "drift", want, mode))
+        severity = "major" if readable and writable else None
+        findings.append(checks.FILE_MODE.judge(path, "ok" if good else "drift", want, mode, severity=severity))
     changes: List[FileChange] = []
     if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
         after = files.changes[0].after if files.changes else have.text

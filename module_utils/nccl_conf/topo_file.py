@@ -52,7 +52,10 @@ def judge(
         why = "nccl.conf names %s, which nccl_conf_extra does not; the file is left untouched" % present[NAME]
         return _judged("drift", why, CONF, "take %s=%s over into nccl_conf_extra, %s" % (NAME, present[NAME], again))
     # The first definition counts, and the environment comes before the file.
-    named = [(one.value, "%s:%d" % (one.source, one.line)) for one in environment.settings if one.name == NAME]
+    named = [(one.value, one.place) for one in environment.settings if one.name == NAME]
+    for path, by in named:
+        if path is None:
+            return _judged("unknown", "%s sets it in a form that Busbar cannot read" % by, by, "look at %s" % by)
     named += [(meant[NAME], "profile or nccl_conf_extra")] if NAME in meant else []
     path, by = next(((path, by) for path, by in named if path), (DEFAULT, "NCCL's default"))
     problems: List[Problem] = []

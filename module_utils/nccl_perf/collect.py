@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Collection, Optional, Tuple
 
@@ -19,7 +18,7 @@ from . import proof as nccl_perf_proof
 from . import store as perf_store
 from .record import Run, Wanted
 from .streams import Streams
-from .transport import HOSTS, Network
+from .transport import Network
 
 # NCCL's lines of one rank at INIT,NET,ENV are some 16 KB, with many channels four times as much.
 _OF_RANK = 64 << 10
@@ -76,7 +75,6 @@ def read(
     endings = [view.ending for view in views if view.ending is not None]
     network = replace(
         network,
-        ranks=dict(Counter(view.host for view in views).most_common(HOSTS)),
         rails=launch.moved(views),
         launched=launch.judge(views, job, wanted.subject, asked).findings,
         tables=max(perf_output.programs(table), 1),

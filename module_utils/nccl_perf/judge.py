@@ -110,12 +110,7 @@ def outdated(run: Run, now: Depends, cut_off: str) -> List[str]:
     now: what the result depends on, as it is now.   cut_off: begin of a later run without a result.
     """
     said = ["a later run, begun %s, is under way or was cut off" % cut_off] if cut_off else []
-    if run.depends is None:
-        return [
-            *said,
-            "recorded by a release that did not store what a result depends on (driver, NCCL, nccl.conf, firmware)",
-        ]
-    found = changes(run.depends, now)
+    found = changes(run.depends or {}, now)
     return said + (["measured with %s" % "; ".join(change.text for change in found)] if found else [])
 
 

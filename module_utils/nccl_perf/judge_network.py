@@ -49,8 +49,8 @@ _UNSET = (
     " --tags nccl_conf for these nodes; "
 ) + BETWEEN_AGAIN
 _FREE = "find what uses the rails of these nodes (`rdma resource show qp`), and free the nodes; " + BETWEEN_AGAIN
-# Of a run that an earlier release stored.
-_UNKNOWN = Network(missing=("recorded by a release that did not store NCCL's log; its transport is unknown",))
+# Of a run on one node whose record stands in for one over several.
+_UNKNOWN = Network(missing=("the record has nothing of NCCL's log",))
 # Findings on NCCL's log that are not about why a run failed. Of a log that is cut off some ranks' settings are missing.
 _NO_FAILURE = (
     *("readable", "level", "variable_effect", "same_settings", "network", "hcas", "gdr", "nvlink"),
@@ -61,20 +61,14 @@ _NO_FAILURE = (
 def judge(
     network: Optional[Network], result: Optional[Result], wanted: Wanted, findings: Sequence[Finding]
 ) -> List[Finding]:
-    """Return the findings on one run, and on its transport. result: the table.
-
-    network: None for a run over several nodes that an earlier release stored.
-    """
-    found = list(findings)
-    if network is not None:
-        found = [*_explained(findings, network), *_launched(findings, network)]
+    """Return the findings on one run, and on its transport. result: the table."""
+    network = network or _UNKNOWN
+    found = [*_explained(findings, network), *_launched(findings, network)]
     if not wanted.several:
         return found
     ran = next(one for one in found if one.check == RAN.id)
-    judged = _Judge(network or _UNKNOWN, wanted, "simulated: " if result is not None and result.simulated else "")
+    judged = _Judge(network, wanted, "simulated: " if result is not None and result.simulated else "")
     transport = judged.transport(found, ran)
-    if network is None:
-        return [*found, transport]
     if wanted.way == "nvlink":
         return [*found, transport, judged.nvlink(transport)]
     over = judged.over(transport)

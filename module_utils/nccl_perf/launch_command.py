@@ -1,30 +1,31 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Options of a run of nccl-tests that a launcher starts on several hosts, one rank a GPU, each under a rank guard."""
+"""A run of nccl-tests that a launcher starts on several hosts, one rank a GPU, each under a rank guard."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Dict, List, Mapping, Tuple
+import re
+from typing import Any, Mapping
 
 from ..core.host import ParseError
 from ..nccl.launch import Launch
-from .record import short_names
+from . import record
+from .record import Wanted, short_names
 
 # Hosts in the command that is shown and compared; of more of them the number and a digest.
 _SHOWN = 8
 
 
-def options(given: Mapping[str, object], job: Launch) -> Tuple[Dict[str, object], List[str]]:
-    """Return the options of the module and the launcher's words, as record.wanted takes them. Raises ParseError."""
+def wanted(given: Mapping[str, Any], job: Launch) -> Wanted:
+    """Return the run of the module's options. Raises ParseError."""
     if given["gpus"] != 1:
         raise ParseError("gpus is %d; with launch each process has one" % given["gpus"])
-    if given["ranks"] != job.ranks:
-        raise ParseError("ranks is %d; launch starts %d on %d hosts" % (given["ranks"], job.ranks, len(job.hosts)))
-    if given["hosts"] and short_names(given["hosts"]) != short_names(job.hosts):
-        raise ParseError("hosts are not those of launch; leave hosts out")
     if len(short_names(job.hosts)) != len(job.hosts):
         raise ParseError("launch.hosts: two of them have the same short name")
+    for host in job.hosts:
+        if re.fullmatch(r"[0-9.]+", host):
+            raise ParseError("launch.hosts: %r is not a host name; nccl-tests prints names, not addresses" % host)
     hosts = ",".join(job.addresses[:_SHOWN])
     if len(job.hosts) > _SHOWN:
         digest = hashlib.sha256("\n".join((*job.hosts, *job.addresses)).encode()).hexdigest()
@@ -33,4 +34,4 @@ def options(given: Mapping[str, object], job: Launch) -> Tuple[Dict[str, object]
         "mpirun": ["mpirun", "-H", hosts, "--map-by", "ppr:%d:node" % job.per_node],
         "srun": ["srun", "--nodelist=" + hosts, "--ntasks-per-node=%d" % job.per_node],
     }
-    return {**given, "hosts": list(job.hosts)}, [*words[job.kind], *job.options]
+    return record.wanted(given, job.hosts, job.ranks, [*words[job.kind], *job.options])

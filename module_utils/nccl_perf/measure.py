@@ -10,7 +10,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, Tuple
 
 from ..change import busy
 from ..core import process_group, trusted
@@ -30,7 +30,7 @@ _LOADS = re.compile(r"PATH|LD_(LIBRARY_PATH|PRELOAD|AUDIT)|OPAL_PREFIX|NCCL_\w+_
 _SEPARATORS = re.compile(r"[:\s]")
 
 
-def measure(asked: PerfRun) -> Tuple[Plan, Dict[str, Any], str]:
+def measure(asked: PerfRun) -> Tuple[Plan, Dict[str, object], str]:
     """Run it if the node is idle. Return findings, further keys of the result, and the directory.
 
     The directory is "" where nothing was run. Raises ReadError.

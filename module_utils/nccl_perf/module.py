@@ -10,19 +10,15 @@ from ..change import module
 from ..core.host import Host
 from .checks import WHEN
 from .judge import due as due_reason
-from .output import COLLECTIVES
 from .run import NOTHING, PerfRun
 from .transport import WAYS
 
-SPEC: Dict[str, Dict[str, Any]] = {
+SPEC: module.Spec = {
     "binary": {"type": "path", "required": True},
-    "collective": {"type": "str", "choices": ["", *COLLECTIVES], "default": ""},
     "min_bytes": {"type": "str", "default": "8"},
     "max_bytes": {"type": "str", "default": "8G"},
     "step_factor": {"type": "int", "default": 2},
     "gpus": {"type": "int", "default": 1},
-    "ranks": {"type": "int", "required": True},
-    "hosts": {"type": "list", "elements": "str", "default": []},
     "launch": {"type": "dict"},
     "repeats": {"type": "int", "default": 1},
     "algorithm": {"type": "str", "default": ""},

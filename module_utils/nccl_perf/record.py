@@ -29,10 +29,9 @@ SHARP = "SHARP"
 # In the subject of a run that has to go that way between hosts.
 OVER_NVLINK = " over NVLink"
 _ALGORITHM = re.compile(r"|[A-Za-z0-9^][A-Za-z0-9,;:^]{0,99}")
-# 1 had neither depends nor salt, 1 and 2 were of one run each, and had nothing on its transport. Up to 3 there was the
-# program's result as JSON, beside its text.
 _FORMAT = 4
-_LATER = {"depends": 2, "salt": 2, "network": 3, "others": 3}
+# Formats that are read. Up to 3 there was the program's result as JSON, beside its text.
+_FORMATS = (3, _FORMAT)
 # In the result directory while a run has no result yet.
 UNFINISHED = "unfinished"
 
@@ -97,9 +96,9 @@ class Run:
     ending: "" if the program ended normally, "timeout", "overflow", or "not started: REASON".
     limit: seconds granted.   finished: seconds since 1970.   left_behind: processes that did not die.
     stdout: without NCCL's lines.
-    depends: what the result depends on, at the run's begin; None for a run that an earlier release stored.
-    salt: of the digests in it.   network: its transport; None within a node, and for a run that an earlier release
-    stored.   others: its repeats, which have neither command, depends, salt nor others.
+    depends: what the result depends on, at the run's begin; None for a repeat.   salt: of the digests in it.
+    network: its transport; None within a node.   others: its repeats, which have neither command, depends, salt nor
+    others.
     """
 
     command: Tuple[str, ...]
@@ -126,40 +125,37 @@ def short_names(hosts: Iterable[str]) -> List[str]:
     return sorted({host.partition(".")[0].lower() for host in hosts})
 
 
-def wanted(given: Mapping[str, Any], here: str, launcher: Sequence[str] = ()) -> Wanted:
+def wanted(given: Mapping[str, Any], hosts: Sequence[str], ranks: int, launcher: Sequence[str] = ()) -> Wanted:
     """Return the run of the module's options. Raises ParseError that names the option.
 
-    here: this host's name.   launcher: words before the program, for people.
+    launcher: words before the program, for people.
     """
-    check_options(given, bool(launcher))
-    collective = given["collective"] or collective_of(given["binary"])
+    check_options(given)
+    collective = collective_of(given["binary"])
     if collective is None:
-        raise ParseError("binary: the name %r does not show the collective; set it" % given["binary"])
+        raise ParseError("binary: the name %r does not show the collective" % given["binary"])
     minimum, maximum = parse_size(given["min_bytes"]), parse_size(given["max_bytes"])
     options = {"-b": minimum, "-e": maximum, "-f": given["step_factor"], "-g": given["gpus"]}
     options.update({"-n": given["iterations"], "-w": given["warmup"], "-c": 1})
     words = [word for option, value in options.items() for word in (option, str(value))]
-    names = ("ranks", "bar_busbw", "algorithm", "repeats", "rails", "way")
     found = Wanted(
         collective=collective,
-        hosts=tuple(given["hosts"] or [here]),
+        ranks=ranks,
+        hosts=tuple(hosts),
         sizes=sizes(minimum, maximum, given["step_factor"]),
         program=(given["binary"], *words),
-        **{name: given[name] for name in names},
+        **{name: given[name] for name in ("bar_busbw", "algorithm", "repeats", "rails", "way")},
     )
-    for host in found.hosts:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
-            raise ParseError("hosts: %r is not a host name; nccl-tests prints names, not addresses" % host)
     settings = ["%s=%s" % item for item in found.variables.items() if item[0] not in PROOF]
     return replace(found, command=(*(["env", *settings] if settings else []), *launcher, *found.program))
 
 
-def check_options(given: Mapping[str, Any], launched: bool) -> None:
+def check_options(given: Mapping[str, Any]) -> None:
     """Raise ParseError for an option that no run can have."""
     for name in ("binary", "result_directory"):
         if not given[name].startswith("/") or not given[name].isprintable():
             raise ParseError("%s: %r is not an absolute path" % (name, given[name]))
-    for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("rails", 1)):
+    for name, least in (("gpus", 1), ("iterations", 1), ("warmup", 0), ("rails", 1)):
         if given[name] is not None and not least <= given[name] <= 1_000_000:
             raise ParseError("%s is %d, expected %d or more" % (name, given[name], least))
     if not 1 <= given["repeats"] <= REPEATS:
@@ -170,9 +166,6 @@ def check_options(given: Mapping[str, Any], launched: bool) -> None:
             raise ParseError("%s is %g, expected more than 0" % (name, value))
     if given["timeout"] > LONGEST:
         raise ParseError("timeout is %g, expected at most %g s" % (given["timeout"], LONGEST))
-    if not launched and given["ranks"] != given["gpus"]:
-        text = "without launch there is one process: %d ranks do not come from gpus: %d"
-        raise ParseError(text % (given["ranks"], given["gpus"]))
     if not _ALGORITHM.fullmatch(given["algorithm"]):
         raise ParseError("algorithm: %r is not an NCCL_ALGO, such as Ring, and not SHARP" % given["algorithm"])
 
@@ -203,22 +196,22 @@ def parse_record(text: str) -> Run:
         raise ParseError("no record of a run: %s" % error) from None
     data = expect(dict, data, "the record")
     number = data.pop("format", None)
-    if number not in range(1, _FORMAT + 1) or isinstance(number, bool):
+    if number not in _FORMATS:
         raise ParseError("the record has format %s, expected %d" % (quoted(number), _FORMAT))
-    return _run(data, number)
-
-
-def _run(data: Dict[str, Any], number: int, repeat: bool = False) -> Run:
-    """number: the format of the record.   repeat: it is one of ``others``."""
-    names = {field.name for field in fields(Run) if _LATER.get(field.name, 1) <= number}
-    names |= {"json"} if number < 4 else set()
-    if set(data) != names:
-        raise ParseError("the record has other keys than expected: %s" % quoted(sorted(set(data) ^ names)))
-    others = expect(list, data.get("others", []), "others")
-    if len(others) >= REPEATS or (others and repeat):
+    run = _run(data)
+    others = expect(list, data["others"], "others")
+    if len(others) >= REPEATS:
         raise ParseError("the record has more repeats than there can be")
-    run: Run = decode(Run, {"salt": "", **data, "others": []}, "the record")
-    return replace(run, others=tuple(_run(expect(dict, one, "others"), number, True) for one in others))
+    return replace(run, others=tuple(_run(expect(dict, one, "others")) for one in others))
+
+
+def _run(data: Dict[str, Any]) -> Run:
+    """Return the run without its repeats."""
+    names = {field.name for field in fields(Run)}
+    if set(data) - {"json"} != names:
+        raise ParseError("the record has other keys than expected: %s" % quoted(sorted(set(data) ^ names)))
+    run: Run = decode(Run, {**data, "others": []}, "the record")
+    return run
 
 
 def record_path(directory: str) -> str:

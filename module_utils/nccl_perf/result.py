@@ -119,14 +119,13 @@ class Statistics:
 
     spread: (highest - lowest) / median, of times below 1 MiB, where busbw has few digits, else of busbw.
     max_over_mean: longest time / mean of the others. Both are None of fewer than two repeats.
-    repeats: that have figures of this size.   busbw_lowest: GB/s.
+    repeats: that have figures of this size.
     """
 
     size: int
     time_us: Optional[float]
     algbw: Optional[float]
     busbw: Optional[float]
-    busbw_lowest: Optional[float]
     time_p99_us: Optional[float]
     spread: Optional[float]
     max_over_mean: Optional[float]
@@ -154,7 +153,6 @@ def _of_size(size: int, placements: Sequence[Placement]) -> Statistics:
         time_us=median(times) if times else None,
         algbw=_median([one.algbw for one in placements]),
         busbw=middle,
-        busbw_lowest=min(busbws, default=None),
         time_p99_us=times[math.ceil(0.99 * len(times)) - 1] if times else None,
         spread=(max(figures) - min(figures)) / centre if centre else None,
         max_over_mean=times[-1] / others if others > 0 else None,
@@ -179,7 +177,6 @@ NOTHING: Dict[str, Any] = {
     "statistics": [],
     "transport": {},
     "rails": {},
-    "ranks": {},
     "nccl_version": "",
 }
 
@@ -237,12 +234,10 @@ def _nearest_run(
 
 
 def _of_network(network: Optional[Network], several: bool) -> Dict[str, Any]:
-    if network is None:
+    if network is None or not several:
         return {}
     data = asdict(network)
-    if not several:
-        return {"ranks": data["ranks"]}
     names = ("networks", "nodes", "expected", "missing", "gdr", "hosts")
     transport = {"proven": network.proven, **{name: data[name] for name in names}}
     versions = ", ".join(network.versions)
-    return {"ranks": data["ranks"], "transport": transport, "rails": data["rails"], "nccl_version": versions}
+    return {"transport": transport, "rails": data["rails"], "nccl_version": versions}

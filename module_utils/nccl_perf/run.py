@@ -13,7 +13,7 @@ import shlex
 import socket
 import time
 from dataclasses import replace
-from typing import Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from ..core.host import Host, ParseError, ReadError, search_path
 from ..core.plan import Plan
@@ -54,16 +54,17 @@ class PerfRun:
     job: its start on several hosts, a launch.Launch; None without the option.
     """
 
-    def __init__(self, host: Host, given: Mapping[str, object], environment: Mapping[str, object]) -> None:
-        self.job, launcher = None, []
-        if given["launch"] is not None:
+    def __init__(self, host: Host, given: Mapping[str, Any], environment: Mapping[str, object]) -> None:
+        self.job = None
+        if given["launch"] is None:
+            self.wanted = perf_run.wanted(given, [socket.gethostname()], given["gpus"])
+        else:
             # The nightly check looks at single nodes, and is not sent what starts a run on several.
             from ..nccl import launch
-            from . import launch_command as perf_launch
+            from . import launch_command
 
             self.job = launch.wanted(given["launch"])
-            given, launcher = perf_launch.options(given, self.job)
-        self.wanted = perf_run.wanted(given, socket.gethostname(), launcher)
+            self.wanted = launch_command.wanted(given, self.job)
         self.host = host
         self.given = given
         self.given_environment = checked(environment, self.wanted)
@@ -100,7 +101,7 @@ class PerfRun:
         now = self.depends(run.salt)
         before = run.depends or {}
         plan, found = perf_answer.judge(run, wanted, time.time(), perf.outdated(run, now, cut_off))
-        changed = tuple(change.part for change in perf_depends.changes(before, now)) if before else ()
+        changed = tuple(change.part for change in perf_depends.changes(before, now))
         return Last(plan, found, changed, tuple(perf_depends.unproven(before, now)))
 
     def depends(self, salt: str) -> perf_depends.Depends:

@@ -63,21 +63,14 @@ class Store:
             return tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%S-"), dir=self.directory)
 
     def tidy(self) -> None:
-        """Make room for a run: remove all but the newest. Raises ReadError.
-
-        Killed runs of earlier releases may have left the program's JSON, which holds the environment.
-        """
+        """Make room for a run: remove all but the newest. Raises ReadError."""
         runs = [name for name in os.listdir(self.directory) if _RUN.fullmatch(name)]
         # Two runs of one second have the same time in their names.
         runs.sort(key=lambda name: os.stat(os.path.join(self.directory, name)).st_mtime_ns, reverse=True)
         last = os.path.basename(os.path.realpath(os.path.join(self.directory, "latest")))
-        for number, name in enumerate(runs):
-            directory = os.path.join(self.directory, name)
+        for directory in (os.path.join(self.directory, name) for name in runs[RUNS - 1 :] if name != last):
             with _errors(directory, "cannot be removed"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, "result.json"))
-                if number >= RUNS - 1 and name != last:
-                    shutil.rmtree(directory)
+                shutil.rmtree(directory)
 
     def save(self, run: perf_run.Run, directory: str) -> None:
         """Write the record of a run, and point ``latest`` to it. Raises ReadError."""

@@ -63,7 +63,7 @@ class Network:
 
     missing: what is not proven, in sentences; nothing is proven of the transport while there is one.
     gdr: GPUDirect RDMA on every connection between nodes; None where none is shown.
-    hosts, rails, ranks: by short host name; rails: HCA -> what it moved; ranks: how many took part.
+    hosts, rails: by short host name; rails: HCA -> what it moved.
     versions: of NCCL.   tables: how many tables, or result files, there were: with more than one processes ran alone.
     quoted: errors in NCCL's log.   launched: findings on how it was launched.
     nvlink: of a run over NVLink; None for any other.
@@ -76,7 +76,6 @@ class Network:
     gdr: Optional[bool] = None
     hosts: Mapping[str, HostTransport] = field(default_factory=dict)
     rails: Mapping[str, Mapping[str, Moved]] = field(default_factory=dict)
-    ranks: Mapping[str, int] = field(default_factory=dict)
     versions: Tuple[str, ...] = ()
     tables: int = 1
     quoted: Tuple[Finding, ...] = ()

@@ -67,7 +67,7 @@ def decode(kind: Any, value: object, what: str) -> Any:
             return from_dict(expect(dict, value, what))
         except ValueError as error:
             raise ParseError("%s: %s" % (what, error)) from None
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         data = expect(dict, value, what)
         return kind(**{name: decode(hint, data.get(name), name) for name, hint in _hints(kind).items()})
     return expect(kind, real(value) if kind is float else value, what)

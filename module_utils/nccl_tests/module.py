@@ -10,9 +10,10 @@ from ..change import apply, module
 from ..core import redaction
 from ..core.host import Host, ReadError
 from ..core.plan import Plan
-from . import build, marker, plan
+from . import build as building
+from . import marker, plan
 
-SPEC: Dict[str, Dict[str, Any]] = {
+SPEC: module.Spec = {
     "path": {"type": "path", "default": "/opt/nccl-tests"},
     "commit": {"type": "str", "required": True},
     "repository": {"type": "str", "default": "https://github.com/NVIDIA/nccl-tests.git"},
@@ -28,23 +29,18 @@ SPEC: Dict[str, Dict[str, Any]] = {
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
-    result: Dict[str, Any] = {"build": None, "path": given["path"], "origin": "unchanged", "notes": []}
+    result: Dict[str, Any] = {"build": None, "path": given["path"], "notes": []}
     if not given["commit"]:
-        return {**Plan().result(), **result, "current": True, "repaired": []}
+        return {**Plan().result(), **result, "repaired": []}
     task = Task(host, given)
     result.update(
         apply.converge(host, check_mode, task.look, task.make, lambda finding: finding.check == plan.BUILD.id)
     )
     # A replaced build has no backup.
     del result["backup_files"]
-    have, changed = task.haves[-1], result["changed"]
-    return {
-        **result,
-        "build": None if have.marker is None else marker.to_dict(have.marker),
-        "origin": "built" if changed else "unchanged",
-        "current": plan.current(plan.plan(have, task.want)),
-        "commands": task.commands() if changed else [],
-    }
+    have = task.haves[-1]
+    build = None if have.marker is None else marker.to_dict(have.marker)
+    return {**result, "build": build, "commands": task.commands() if result["changed"] else []}
 
 
 class Task:
@@ -54,7 +50,7 @@ class Task:
         names = ("path", "commit", "repository", "tarball", "sha256", "cuda_home", "mpi", "mpi_home")
         self.host = host
         self.want = plan.Want(libraries=tuple(given["libraries"]), **{name: given[name] for name in names})
-        self.builder = build.Builder(host, self.want, given["build_timeout"])
+        self.builder = building.Builder(host, self.want, given["build_timeout"])
         self.haves: List[plan.Have] = []
 
     def look(self) -> Plan:
@@ -70,7 +66,7 @@ class Task:
         try:
             if made_from is not None:
                 builder.make(made_from)
-        except build.CommandFailed as error:
+        except building.CommandFailed as error:
             message = redaction.scrub("%s. %s ends with:\n%s" % (error, builder.failed_log, builder.log_tail()), ())
             argv = [redaction.scrub(word, ()) for word in error.argv]
             raise module.Failed(message, argv=argv, log=builder.failed_log, commands=self.commands()) from error

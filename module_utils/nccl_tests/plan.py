@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from ..core import trusted
 from ..core.check import Check
@@ -247,11 +247,6 @@ def plan(have: Have, want: Want) -> Plan:
     return Plan(tuple(findings), (FileChange(want.path, before, _describe(want.commit, made_from, {}), mode=0o755),))
 
 
-def current(planned: Plan) -> bool:
-    """Return whether the present build is the wanted one."""
-    return any(finding.check == BUILD.id and finding.ok for finding in planned.findings)
-
-
 def differences(have: Have, want: Want) -> Dict[str, str]:
     """Return input or file -> how the present build differs from a build made now. Unknown inputs are not compared."""
     marker = have.marker
@@ -277,7 +272,7 @@ def _listed(items: Mapping[str, str]) -> str:
     return ", ".join("%s %s" % item for item in items.items())
 
 
-def _version(value: object) -> str:
+def _version(value: Union[Cuda, Nccl, Mpi, Tuple[str, ...], None]) -> str:
     if value is None:
         return "none"
     return " ".join(value) if isinstance(value, tuple) else str(value.version)

@@ -16,7 +16,8 @@ from ..core.finding import Finding, printable
 from ..core.plan import Plan
 from ..machine.profile import Profile
 from ..nccl_conf import grammar
-from .read import COLL, CONF, File, Given, SharpState, SharpWanted
+from ..nccl_conf.environment import Setting
+from .read import COLL, CONF, File, SharpState, SharpWanted, is_certain, reaches_all
 
 # Gbit/s of HDR: Quantum switches of this generation on reduce large messages.
 SLOWEST = 200.0
@@ -150,28 +151,29 @@ _SWITCHES: Dict[str, Tuple[str, Callable[[Optional[str]], bool]]] = {
 
 
 def _variable(have: SharpState, check: Check, name: str, wanted: str, fits: Callable[[Optional[str]], bool]) -> Finding:
-    places = have.variables.get(name, ())
-    # Unset for jobs without any.
-    everybody = any(one.everybody and one.certain for one in places)
-    each = places if everybody else (*places, Given(None, CONF))
+    places = have.variables.get(name, [])
+    certain = [one for one in places if is_certain(one)]
+    wrong = next((one for one in certain if not fits(one.value)), None)
     unread = next((one for one in have.problems if one.source == CONF), None)
-    wrong = sorted((one for one in each if one.certain and not fits(one.value)), key=lambda one: one.value is None)
-    unclear = next((one for one in each if not one.certain), None)
-    if wrong and wrong[0].value is not None:
-        text, source = "%s=%s" % (name, wrong[0].value[:100]), wrong[0].source
-        by_role = name == "NCCL_COLLNET_ENABLE" and source.startswith(CONF)
+    unclear = next((one for one in places if not is_certain(one)), None)
+    if wrong is not None:
+        by_role = name == "NCCL_COLLNET_ENABLE" and wrong.source == CONF
         more = ": the default of both thresholds is %d" % NODES if check is THRESHOLD else ""
-        return check.judge(name, "drift", wanted, text, source, None if by_role else _removed(name, source) + more)
+        fix = None if by_role else _removed(name, wrong) + more
+        return check.judge(name, "drift", wanted, _assignment(wrong), wrong.place, fix)
     if unread is not None:
         return check.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and repair it")
     if unclear is not None:
         text = "set under a condition, or in a form that only running it would resolve"
-        fix = "look at %s" % printable(unclear.source)
-        return check.judge(name, "unknown", wanted, text, unclear.source, fix)
-    if wrong:
+        return check.judge(name, "unknown", wanted, text, unclear.place, "look at %s" % printable(unclear.place))
+    if not any(map(reaches_all, certain)) and not fits(None):
         return check.judge(name, "drift", wanted, "not set for all jobs", CONF)
-    text = "%s=%s" % (name, each[0].value[:100]) if each[0].value is not None else "not set"
-    return check.judge(name, "ok", wanted, text, each[0].source)
+    shown, place = (_assignment(certain[0]), certain[0].place) if certain else ("not set", CONF)
+    return check.judge(name, "ok", wanted, shown, place)
+
+
+def _assignment(one: Setting) -> str:
+    return "%s=%s" % (one.name, (one.value or "")[:100])
 
 
 def with_collnet(value: str) -> bool:
@@ -182,8 +184,8 @@ def with_collnet(value: str) -> bool:
     return not named if listed.startswith("^") else named
 
 
-def _removed(name: str, source: str) -> str:
+def _removed(name: str, one: Setting) -> str:
     """Return the fix that removes a line for good: the role renders nccl.conf from the inventory."""
-    if source.startswith(CONF):
+    if one.source == CONF:
         return "take %s out of nccl_conf_extra if it is there, then %s" % (name, fix_command.run_tag("nccl_conf"))
-    return "remove it from %s" % printable(source)
+    return "remove it from %s" % printable(one.place)

@@ -20,6 +20,7 @@ from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..machine.profile import Profile
 from ..nccl_conf import environment, grammar, net_plugins
 from ..nccl_conf import library as nccl_library
+from ..nccl_conf.environment import Setting
 
 CONF = "/etc/nccl.conf"
 # TCP port of sharp_am, over IPoIB.
@@ -27,13 +28,8 @@ PORT = 6126
 # Seconds for its response.
 ANSWER = 3.0
 COLL = "libsharp_coll.so"
-# Where NVIDIA's packages and HPC-X put both; "*" is one name.
-_PLACES = (
-    *("/opt/mellanox/sharp/lib", "/opt/mellanox/nccl-rdma-sharp-plugin/lib", "/usr/local/lib", "/usr/local/lib64"),
-    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
-    *("/opt/hpcx*/sharp/lib", "/opt/hpcx*/nccl_rdma_sharp_plugin/lib"),
-    *("/usr/local/hpcx*/sharp/lib", "/usr/local/hpcx*/nccl_rdma_sharp_plugin/lib"),
-)
+# Where NVIDIA's packages and HPC-X put it; "*" is one name. Plugins lie where those of any network do.
+_PLACES = ("/opt/mellanox/sharp/lib", "/opt/hpcx*/sharp/lib", "/usr/local/hpcx*/sharp/lib", *net_plugins.PLACES)
 _PLUGIN = re.compile(r"libnccl-net(?:-[\w.-]{1,64})?\.so(?:\.[\d.]{1,20})?$")
 _SYMBOL = re.compile(rb"\0(ncclCollNetPlugin_v\d{1,3})\0")
 
@@ -59,23 +55,10 @@ class File:
     version: str = ""
 
 
-@dataclass(frozen=True)
-class Given:
-    """A variable in one place. value: None if it is not set, or not ``certain``: it depends on running the file.
-
-    everybody: jobs of all users get it from there.
-    """
-
-    value: Optional[str]
-    source: str
-    everybody: bool = True
-    certain: bool = True
-
-
 class SharpState:
     """State of a node. libraries, plugins: of SHARP.
 
-    variables: name -> what some jobs get, the same for all or not.
+    variables: name -> where it is set, for all jobs or some.
     answered: the aggregation manager's port: "" it accepted a connection, else the error; None not tested.
     """
 
@@ -106,22 +89,28 @@ def _plugin(host: Host, path: str) -> File:
     return File(path, max(versions, default="", key=lambda name: int(name.rpartition("v")[2])))
 
 
-def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ...]]:
+def _variables(host: Host, problems: List[Problem]) -> Dict[str, List[Setting]]:
     """Return variables. The environment of all jobs precedes nccl.conf; a user's setting affects only that user."""
-    found: Dict[str, List[Given]] = {}
+    found: Dict[str, List[Setting]] = {}
     for one in environment.read(host).settings:
         if one.name == one.variable:
-            certain = one.value is not None and not one.conditional
-            source = "%s:%d" % (one.source, one.line)
-            is_for_all = one.reach in (environment.EVERYBODY, environment.LOGINS)
-            given = Given(one.value if certain else None, source, is_for_all, certain)
-            found.setdefault(one.variable, []).append(given)
+            found.setdefault(one.name, []).append(one)
     text = attempt(partial(host.read_system, CONF), CONF, problems)
     for pair in grammar.assignments(text or ""):
         before = found.setdefault(pair.name, [])
-        if not any(one.everybody and one.certain for one in before):
-            before.append(Given(pair.value, "%s:%d" % (CONF, pair.line)))
-    return {name: tuple(each) for name, each in found.items()}
+        if not any(map(reaches_all, before)):
+            before.append(Setting(pair.name, pair.value, CONF, pair.line, environment.EVERYBODY))
+    return found
+
+
+def is_certain(one: Setting) -> bool:
+    """Return whether it does not depend on running the file."""
+    return one.value is not None and not one.conditional
+
+
+def reaches_all(one: Setting) -> bool:
+    """Return whether it is certain that jobs of all users get it, whatever starts them."""
+    return is_certain(one) and one.reach in (environment.EVERYBODY, environment.LOGINS)
 
 
 def address(text: str) -> Tuple[str, int]:

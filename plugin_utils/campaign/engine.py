@@ -109,8 +109,6 @@ class Job(Program):
         }
         arguments = {
             **perf_arguments(values, self.collective, self.environment, directory),
-            "ranks": self.ranks,
-            "hosts": list(self.names),
             "launch": launch,
             "repeats": repeats,
             "algorithm": self.algorithm,
@@ -142,7 +140,6 @@ def perf_arguments(values: PlainView, collective: str, environment: Mapping[str,
     """Return the options of nccl_perf that a node's inventory decides. environment: more variables of the program."""
     return {
         "binary": f"{values['nccl_tests_path']}/{collective}_perf",
-        "collective": collective,
         "iterations": values["nccl_benchmark_iterations"],
         "timeout": values["nccl_benchmark_timeout"],
         "environment": {**values["nccl_benchmark_environment"], **environment},

@@ -166,7 +166,6 @@ class Group:
             arguments = {
                 **perf_arguments(values, COLLECTIVE, visible, directory),
                 "gpus": 2,
-                "ranks": 2,
                 "min_bytes": most,
                 "max_bytes": most,
                 "bar_busbw": least,

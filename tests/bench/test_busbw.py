@@ -43,7 +43,7 @@ def by_hand(site: Site, gpus: int) -> float:
 
 
 def through_the_suite(site: Site, gpus: int) -> float:
-    given = {"gpus": gpus, "ranks": gpus, "min_bytes": "8G", "max_bytes": "8G"}
+    given = {"gpus": gpus, "min_bytes": "8G", "max_bytes": "8G"}
     given |= {"environment": {"NCCL_NVLS_ENABLE": "0"}, "result_directory": str(site.folder / "bench")}
     return float(site.module("nccl_perf", binary=BINARY, **given)["busbw"])
 

@@ -38,9 +38,7 @@ def start(simulated: Simulated, tmp_path: Path, kind: str, alone: bool = False, 
     tool(tmp_path, f"usr/bin/{kind}", f'exec {shutil.which(kind, path=debian.PLACES)} "$@"')
     given = {
         "binary": simulated.program("all_reduce", alone=alone),
-        "collective": "all_reduce",
         "launch": asked(simulated.nodes, kind, PER_NODE),
-        "ranks": PER_NODE * len(simulated.nodes),
         "min_bytes": "512M",
         "max_bytes": "8G",
         "step_factor": 16,
@@ -87,7 +85,8 @@ def test_a_healthy_cluster_is_ok(simulated: Simulated, tmp_path: Path, kind: str
     assert result["busbw"] == pytest.approx(95, rel=0.02)
     assert [run["rc"] for run in result["repeats"]] == [0, 0]
     assert (result["transport"]["networks"], result["transport"]["proven"]) == (["IB"], True)
-    assert result["ranks"] == dict.fromkeys((node.name for node in simulated.nodes), PER_NODE)
+    ranks = {host: one["ranks"] for host, one in result["transport"]["hosts"].items()}
+    assert ranks == dict.fromkeys((node.name for node in simulated.nodes), PER_NODE)
     for machine, rails in zip(simulated.machines, result["rails"].values(), strict=True):
         busy = {name for name, moved in rails.items() if moved["sent"]}
         assert busy == {machine.rail(0).name, machine.rail(1).name}

@@ -86,7 +86,6 @@ def test_a_hung_run_is_ended_with_every_process(site: Site, show: Show, tmp_path
         "nccl_perf",
         binary=str(tmp_path / "all_reduce_perf"),
         launch={"kind": "mpirun", "hosts": [socket.gethostname()], "per_node": 2},
-        ranks=2,
         min_bytes="1M",
         max_bytes="1M",
         iterations=1000000,

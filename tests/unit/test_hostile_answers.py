@@ -22,7 +22,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     due_roles,
     host_variables,
-    nccl_benchmark,
     rail_pairs,
     rail_results,
     reboot,
@@ -45,6 +44,7 @@ from tests import goldens
 from tests.campaigns import ANSWER, FACTS, Nodes, Play, perf, rails_of
 from tests.campaigns import RUN as OWN_RUN
 from tests.localising import Cluster, Fault
+from tests.unit import test_nccl_benchmark
 from tests.unit.test_result_schema import FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
 from tests.unit.test_verdict import typed
 
@@ -236,7 +236,7 @@ def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
     rail_results.render({"good": {**PERFTEST, "stored": False}, "bad": found})
 
 
-RUN = nccl_benchmark.Run("all_reduce", 8, 1 << 20, 1 << 33, True, 440.0, "bars.yml", 450.0, "NVLS").to_dict()
+[RUN] = test_nccl_benchmark.wanted("hgx-h100", nccl_benchmark_collectives=["all_reduce"])
 
 
 @given(broken(MEASURED), broken(PLATFORM), broken(RUN))

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import log_reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import ARM, X86
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import known_bad, library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, known_bad, library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.known_bad import CRASH, HANG, NEEDS, WRONG
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
@@ -89,8 +89,9 @@ def test_use(version: str, use: str, effects: set[str], good: tuple[int, int, in
     met = known_bad.certain_defects(number, X86, frozenset([use]))
     assert {one.effect for one in met} == effects
     if met:
-        assert known_bad.find_good_release(number, X86, met) == good
-        assert ("NCCL_RAS_ENABLE=0" in known_bad.describe_fix(number, X86, met)) == (good is None)
+        found = known_bad.judge(checks.RELEASE, "NCCL", number, X86, met)
+        assert found.want == ("%d.%d.%d or later" % good if good else "another release")
+        assert ("NCCL_RAS_ENABLE=0" in found.fix) == (good is None)
     assert known_bad.certain_defects(number, X86) == []
 
 

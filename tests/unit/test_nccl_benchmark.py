@@ -19,7 +19,7 @@ BARS = [busbw_bars.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files
 G = 1 << 30
 
 
-def wanted(platform: str = "hgx-h200", **values: Any) -> list[nccl_benchmark.Run]:
+def wanted(platform: str = "hgx-h200", **values: Any) -> list[dict[str, Any]]:
     data = yaml.safe_load((ROOT / "profiles" / f"{platform}.yml").read_text())
     given = intent.read({"busbar_platform": platform, "busbar_fabric": "infiniband", **values})
     return nccl_benchmark.runs(given, profile.parse(data, platform), platform, BARS)
@@ -42,18 +42,26 @@ def test_what_is_measured(name: str) -> None:
     """Each run's collective, GPUs, sizes, NVLS, bar, and prediction."""
     runs = wanted(**SITES[name])
     rows = [
-        [one.collective, one.gpus, one.min_bytes, one.max_bytes, one.nvls, one.bar, round(one.prediction or 0, 1)]
+        [
+            one["collective"],
+            one["gpus"],
+            one["min_bytes"],
+            one["max_bytes"],
+            one["nvls"],
+            one["bar"],
+            round(one["prediction"] or 0, 1),
+        ]
         for one in runs
     ]
     goldens.check("benchmark_runs", name, rows)
-    assert {one.collective for one in runs} == set(busbw_bars.COLLECTIVES if runs else ())
-    assert len({one.name for one in runs}) == len(runs)
+    assert {one["collective"] for one in runs} == set(busbw_bars.COLLECTIVES if runs else ())
+    assert len({one["name"] for one in runs}) == len(runs)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"nccl_benchmark_min_bytes": "16G"}, "is larger than"),
+        ({"nccl_benchmark_min_bytes": "16G"}, "doubled some times"),
         ({"nccl_benchmark_min_bytes": "3M"}, "doubled some times"),
         ({"nccl_benchmark_max_bytes": "8 GB"}, "expected bytes such as"),
         ({"busbar_model_parameters": "seven"}, "seven"),
@@ -73,14 +81,12 @@ def finding(check: str, subject: str, state: str = "drift", **more: Any) -> dict
     return {"check": check, "subject": subject, "state": state, "severity": "major", **words, **more}
 
 
-def measured(
-    run: nccl_benchmark.Run, figure: float | None = 400.0, *found: dict[str, Any], **more: Any
-) -> dict[str, Any]:
+def measured(run: dict[str, Any], figure: float | None = 400.0, *found: dict[str, Any], **more: Any) -> dict[str, Any]:
     """What nccl_perf returns for a run."""
-    rows = [] if figure is None else [{"size": run.max_bytes, "out_of_place": {"busbw": figure}, "in_place": None}]
+    rows = [] if figure is None else [{"size": run["max_bytes"], "out_of_place": {"busbw": figure}, "in_place": None}]
     return {
         "findings": list(found),
-        "passed": [f"nccl_perf.ran[live]@{run.subject}"],
+        "passed": [f"nccl_perf.ran[live]@{run['subject']}"],
         "busbw": figure,
         "finished_at": None if figure is None else 1_000_000.0,
         "measured": {"rows": rows, "nccl_library": "2.28.9", "version": "2.19.6"},
@@ -93,30 +99,29 @@ def measured(
     }
 
 
-def host(runs: list[nccl_benchmark.Run], results: list[dict[str, Any]]) -> dict[str, Any]:
+def host(runs: list[dict[str, Any]], results: list[dict[str, Any]]) -> dict[str, Any]:
     """What the role registers for a host."""
-    dicts = [run.to_dict() for run in runs]
-    plan = nccl_benchmark.judge("hgx-h200", dicts, results, [])
-    return {**plan.result(), "runs": [action.summary(run, result) for run, result in zip(dicts, results, strict=True)]}
+    plan = nccl_benchmark.judge("hgx-h200", runs, results, [])
+    return {**plan.result(), "runs": [action.summary(run, result) for run, result in zip(runs, results, strict=True)]}
 
 
 def test_a_subject_is_the_same_in_the_run_and_in_its_judgement() -> None:
     run = wanted()[0]
-    sizes = perf_run.sizes(run.min_bytes, run.max_bytes, 2)
-    assert perf_run.Wanted(run.collective, run.gpus, ("node01",), sizes).subject == run.subject
+    sizes = perf_run.sizes(run["min_bytes"], run["max_bytes"], 2)
+    assert perf_run.Wanted(run["collective"], run["gpus"], ("node01",), sizes).subject == run["subject"]
 
 
 def test_a_figure_without_a_bar_is_unknown_and_says_what_to_write() -> None:
     data = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
     given = intent.read({"busbar_platform": "mine", "nccl_benchmark_collectives": ["all_reduce"]})
     (run,) = nccl_benchmark.runs(given, profile.parse(data, "mine"), "mine", BARS)
-    plan = nccl_benchmark.judge("mine", [run.to_dict()], [measured(run)], [])
+    plan = nccl_benchmark.judge("mine", [run], [measured(run)], [])
     (found,) = plan.findings
     assert (found.check, found.state) == ("nccl_benchmark.bar", "unknown")
     assert "400 GB/s measured here" in found.fix
     text = found.fix[found.fix.index("{") :].replace("<0.95 of it>", "380").replace("<it>", "400")
     (bar,) = busbw_bars.parse_bars([yaml.safe_load(text)], "bars.yml")
-    assert busbw_bars.find_bar([[bar]], "mine", run.nvls, "node", "all_reduce", run.max_bytes) == bar
+    assert busbw_bars.find_bar([[bar]], "mine", run["nvls"], "node", "all_reduce", run["max_bytes"]) == bar
 
 
 @pytest.mark.parametrize(
@@ -134,25 +139,25 @@ def test_a_figure_without_a_bar_is_unknown_and_says_what_to_write() -> None:
 )
 def test_a_slow_or_failed_run_follows_from_what_was_found_on_the_host(check: str, cause: str, follows: bool) -> None:
     run = wanted()[0]
-    slow = finding(check, run.subject)
+    slow = finding(check, run["subject"])
     found_there = finding(cause, "0000:1b:00.0 GPU5")
-    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict()], [measured(run, 300.0, slow)], [found_there])
+    plan = nccl_benchmark.judge("hgx-h200", [run], [measured(run, 300.0, slow)], [found_there])
     because = {found.check: found.because for found in plan.findings}
     assert because == {"nccl_benchmark.bar": None, check: f"{cause}[live]@0000:1b:00.0" if follows else None}
 
 
 def test_a_busy_node_is_said_once() -> None:
     runs = wanted()
-    results = [measured(run, None, finding("nccl_perf.idle", run.subject, "unknown")) for run in runs]
-    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict() for run in runs], results, [])
+    results = [measured(run, None, finding("nccl_perf.idle", run["subject"], "unknown")) for run in runs]
+    plan = nccl_benchmark.judge("hgx-h200", runs, results, [])
     assert [found.check for found in plan.findings if found.because is None] == ["nccl_perf.idle"]
     assert len(plan.findings) == len(runs)
 
 
-def outdated(run: nccl_benchmark.Run, *parts: str) -> dict[str, Any]:
+def outdated(run: dict[str, Any], *parts: str) -> dict[str, Any]:
     have = f"measured with {parts[0]} a, now b"
     return measured(
-        *(run, 400.0, finding("nccl_perf.fresh", run.subject, "unknown", have=have)),
+        *(run, 400.0, finding("nccl_perf.fresh", run["subject"], "unknown", have=have)),
         stored=True,
         due=have,
         changed_since=[*parts],
@@ -178,9 +183,7 @@ def test_an_outdated_result_follows_from_what_an_earlier_role_found_of_all_that_
 ) -> None:
     runs = wanted()
     earlier = finding(check, "there")
-    plan = nccl_benchmark.judge(
-        *("hgx-h200", [run.to_dict() for run in runs], [outdated(run, *parts) for run in runs], [earlier])
-    )
+    plan = nccl_benchmark.judge(*("hgx-h200", runs, [outdated(run, *parts) for run in runs], [earlier]))
     roots = [found for found in plan.findings if not found.ok and found.because is None]
     # Seven results that are outdated for one reason are one reason.
     assert len(roots) == (0 if because else 1)
@@ -188,7 +191,7 @@ def test_an_outdated_result_follows_from_what_an_earlier_role_found_of_all_that_
 
 
 def test_why_runs_are_due_is_one_text_for_the_host() -> None:
-    runs = [run.to_dict() for run in wanted()]
+    runs = wanted()
     results = [measured(run, due="31.0 days old" if number < 5 else "") for number, run in enumerate(wanted())]
     assert nccl_benchmark.due(runs, results) == "5 of 7 runs: 31.0 days old"
     assert nccl_benchmark.due(runs, [measured(wanted()[0])] * 7) == ""
@@ -205,7 +208,7 @@ def table(results: dict[str, dict[str, Any]], now: float = 1e6, width: int = 160
 
 def one_slow_of_twenty() -> dict[str, Any]:
     (run,) = wanted(nccl_benchmark_collectives=["all_reduce"])
-    slow = finding("nccl_perf.busbw", run.subject, have="200 GB/s")
+    slow = finding("nccl_perf.busbw", run["subject"], have="200 GB/s")
     good = {f"node{n:02d}": host([run], [measured(run)]) for n in range(20)}
     return {**good, "node07": host([run], [measured(run, 200.0, slow)])}
 
@@ -217,12 +220,12 @@ def one_host(**more: Any) -> dict[str, Any]:
 
 def busy_host() -> dict[str, Any]:
     (run,) = wanted(nccl_benchmark_collectives=["all_reduce"])
-    return {"node01": host([run], [measured(run, None, finding("nccl_perf.idle", run.subject, "unknown"))])}
+    return {"node01": host([run], [measured(run, None, finding("nccl_perf.idle", run["subject"], "unknown"))])}
 
 
 def partly_stored() -> dict[str, Any]:
     runs = wanted()
-    return {"node01": host(runs, [measured(run, stored=run.collective != "sendrecv") for run in runs])}
+    return {"node01": host(runs, [measured(run, stored=run["collective"] != "sendrecv") for run in runs])}
 
 
 @pytest.mark.golden

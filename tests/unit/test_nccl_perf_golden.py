@@ -17,11 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport 
 from tests import goldens
 
 from . import test_nccl_perf_network as network
-from . import test_nccl_perf_nvlink as nvlink
-from .test_nccl_perf import COMMAND, WANTED
-from .test_nccl_perf_network import MOVED, NOW, judged, log, read, repeated, text_of
-from .test_nccl_perf_nvlink import fabric
-from .test_nccl_perf_output import FOOT, SIZES, VERSION, devices, output, row
+from .test_nccl_perf import COMMAND, FOOT, SIZES, VERSION, WANTED, devices, output, row
+from .test_nccl_perf_network import MOVED, NEW, NOW, OLD, QUIET, fabric, judged, log, read, repeated, text_of, tray_log
 
 FAILED = FOOT.replace("0 OK", "1 FAILED")
 
@@ -309,32 +306,32 @@ def within() -> dict[int, list[str]]:
     """Connections between ranks of one tray alone."""
     pairs = {0: "-> 1[1]", 1: "-> 0[0]", 2: "-> 3[1]", 3: "-> 2[0]"}
     ring = {0: "-> 1[1]", 1: "-> 2[0]", 2: "-> 3[1]", 3: "-> 0[0]"}
-    return each(lambda rank, line: line.replace(ring[rank], pairs[rank]), nvlink.log())
+    return each(lambda rank, line: line.replace(ring[rank], pairs[rank]), tray_log())
 
 
 def trays(said: dict[int, list[str]], table: str | None = None, **more: Any) -> Case:
-    return case(said, table, **{"wanted": nvlink.WANTED, "rails": nvlink.QUIET, **more})
+    return case(said, table, **{"wanted": network.OVER_NVLINK, "rails": QUIET, **more})
 
 
 CARRIED = {node: {"mlx5_0": Moved(10**9, 10**9)} for node in ("node01", "node02")}
-NO_COUNT = each(lambda _rank, line: None if " nRanks " in line else line, nvlink.log(on=0, way=""))
+NO_COUNT = each(lambda _rank, line: None if " nRanks " in line else line, tray_log(on=0, way=""))
 CLIQUE = "NCCL_MNNVL_CLIQUE_ID set by environment to 1."
 OVER_NVLINK: dict[str, Case] = {
-    **{f"NVLink, NCCL {version}": trays(nvlink.log(version)) for version in (nvlink.OLD, nvlink.NEW)},
+    **{f"NVLink, NCCL {version}": trays(tray_log(version)) for version in (OLD, NEW)},
     # Switches that reduce for all trays are a connection between them.
-    "NVLink, switches": trays(nvlink.log(way="", extra=(GROUP,))),
-    "NVLink, no connection": trays(nvlink.log(way="")),
+    "NVLink, switches": trays(tray_log(way="", extra=(GROUP,))),
+    "NVLink, no connection": trays(tray_log(way="")),
     "NVLink, within trays": trays(within()),
-    **{f"NVLink off, {why}": trays(nvlink.log(on=0, nodes=2, **said), rails={}) for why, said in OFF.items()},
-    "NVLink in parts": trays(nvlink.log(nodes=2, fabrics=(fabric(), fabric(clique="0x1")), extra=(CLIQUE,))),
+    **{f"NVLink off, {why}": trays(tray_log(on=0, nodes=2, **said), rails={}) for why, said in OFF.items()},
+    "NVLink in parts": trays(tray_log(nodes=2, fabrics=(fabric(), fabric(clique="0x1")), extra=(CLIQUE,))),
     "NVLink, not every rank reports": trays(
-        each(lambda _rank, line: line.partition(" MNNVL 1")[0], nvlink.log(nvlink.OLD))
+        each(lambda _rank, line: line.partition(" MNNVL 1")[0], tray_log(OLD))
     ),
-    "NVLink, a rank without a log": trays({rank: lines for rank, lines in nvlink.log().items() if rank != 3}),
-    "NVLink, rails carried it": trays(nvlink.log(), rails=CARRIED),
+    "NVLink, a rank without a log": trays({rank: lines for rank, lines in tray_log().items() if rank != 3}),
+    "NVLink, rails carried it": trays(tray_log(), rails=CARRIED),
     # It is tried before a rank reports how many nodes there are.
     "NVLink, IMEX": trays(NO_COUNT, IMEX, rails={}, rc=3),
-    "NVLink, below the bar": trays(nvlink.log(), wanted=replace(nvlink.WANTED, bar_busbw=700.0)),
+    "NVLink, below the bar": trays(tray_log(), wanted=replace(network.OVER_NVLINK, bar_busbw=700.0)),
 }  # fmt: skip
 BETWEEN_NODES = {**OVER_NETWORK, **OVER_NVLINK}
 CASES = [*ON_A_NODE, *BETWEEN_NODES]

@@ -69,7 +69,6 @@ def arguments(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
         "binary": str(tmp_path / "all_reduce_perf"),
         "gpus": 2,
-        "ranks": 2,
         "min_bytes": "1M",
         "max_bytes": "4M",
         "bar_busbw": 348,
@@ -83,6 +82,15 @@ def arguments(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def called(capsys: pytest.CaptureFixture[str], given: dict[str, Any]) -> dict[str, Any]:
+    """The module's result, if it is one that the control node takes, and has no secret."""
+    with patch_module_args(given), pytest.raises(SystemExit):
+        nccl_perf.main()
+    out = capsys.readouterr().out
+    assert SECRET not in out
+    return result_schema.check("nccl_perf", json.loads(out))
+
+
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(process_group, "TERM_GRACE", 0.3)
@@ -91,15 +99,10 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def call(*, check: bool = False, **changes: Any) -> dict[str, Any]:
-        given = {**arguments(tmp_path, **changes), "_ansible_check_mode": check}
-        with patch_module_args(given), pytest.raises(SystemExit):
-            nccl_perf.main()
+        result = called(capsys, {**arguments(tmp_path, **changes), "_ansible_check_mode": check})
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        out = capsys.readouterr().out
-        assert SECRET not in out
-        # What it says is what the control node takes.
-        return result_schema.check("nccl_perf", json.loads(out))
+        return result
 
     return call
 
@@ -148,26 +151,20 @@ def test_nothing_but_what_was_given_is_in_the_environment(
     }
 
 
-NOTHING = {"ran": "drift", **dict.fromkeys(("sizes", "ranks", "correct", "nonzero", "busbw"), "unknown")}
-
-
+# The rest of what may be wrong with an output: test_nccl_perf_golden.
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ("BUSBW = 0", {"nonzero": "drift", "busbw": "drift"}),
-        # Exit code 0 alone proves nothing.
-        ("WRONG = 3", {"correct": "drift"}),
-        ("FOOT = False", {"ran": "unknown", "correct": "unknown"}),
         ("HOST = 'elsewhere'", {"ranks": "drift"}),
-        ("MOST = 1 << 20", {"sizes": "drift", "nonzero": "unknown", "busbw": "unknown"}),
         # It leaves a usage text and exit code 0 where it does not know an option.
-        ("before = lambda: (print(USAGE), sys.exit(0))", NOTHING),
-        ("before = lambda: os.kill(os.getpid(), signal.SIGSEGV)", NOTHING),
+        ("before = lambda: (print(USAGE), sys.exit(0))", {"ran": "drift"}),
+        ("before = lambda: os.kill(os.getpid(), signal.SIGSEGV)", {"ran": "drift"}),
     ],
 )
 def test_whatever_is_not_as_asked_is_found(run: Run, tmp_path: Path, change: str, expected: dict[str, str]) -> None:
     program(tmp_path, change)
-    assert states(run()) == expected
+    found = states(run())
+    assert {check: state for check, state in found.items() if state == "drift"} == expected
 
 
 def test_repeats_stop_at_the_first_that_fails(run: Run, tmp_path: Path) -> None:
@@ -216,16 +213,6 @@ def test_a_secret_that_the_program_prints_is_not_returned(run: Run, tmp_path: Pa
     program(tmp_path, "def before():\n    print('node01: Test CUDA failure', os.environ['TOKEN'])\n    sys.exit(3)")
     result = run()
     assert "********" in said(result, "ran")
-
-
-def test_json_of_a_killed_run_is_removed_by_the_next(run: Run, tmp_path: Path) -> None:
-    program(tmp_path)
-    left = tmp_path / "results/20260101T000000-aaaaaaaa"
-    left.mkdir(parents=True)
-    (left / "result.json").write_text(f'{{"env": ["TOKEN={SECRET}"')
-    run()
-    assert left.is_dir()
-    nowhere(tmp_path / "results")
 
 
 def test_the_newest_runs_are_kept(run: Run, tmp_path: Path) -> None:
@@ -371,7 +358,6 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
     [
         ({"binary": "all_reduce_perf"}, "not an absolute path"),
         ({"binary": "/opt/bench"}, "does not show the collective"),
-        ({"ranks": 8}, "without launch there is one process"),
         ({"min_bytes": "8GB"}, "expected bytes"),
         ({"min_bytes": "8M"}, "is larger than the largest"),
         ({"step_factor": 1}, "factor"),
@@ -379,7 +365,6 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
         ({"timeout": 0}, "timeout"),
         ({"timeout": 100000}, "at most"),
         ({"bar_busbw": -1}, "bar_busbw"),
-        ({"hosts": ["10.0.0.1"]}, "prints names, not addresses"),
         ({"repeats": 0}, "repeats is 0, expected 1 to 100"),
         ({"repeats": 101}, "repeats is 101"),
         ({"algorithm": "Ring Tree"}, "is not an NCCL_ALGO"),
@@ -387,9 +372,8 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
         ({"rails": 0}, "rails is 0"),
         ({"launch": {"kind": "mpiexec"}}, "launch.kind"),
         ({"launch": LAUNCH}, "gpus is 2; with launch each process has one"),
-        ({"launch": LAUNCH, "gpus": 1, "ranks": 8}, "ranks is 8; launch starts 16 on 2 hosts"),
-        ({"launch": LAUNCH, "gpus": 1, "ranks": 16, "hosts": ["node01", "node03"]}, "hosts are not those of launch"),
-        ({"launch": {**LAUNCH, "hosts": ["a.x", "a.y"]}, "gpus": 1, "ranks": 16}, "the same short name"),
+        ({"launch": {**LAUNCH, "hosts": ["a", "10.0.0.1"]}, "gpus": 1}, "prints names, not addresses"),
+        ({"launch": {**LAUNCH, "hosts": ["a.x", "a.y"]}, "gpus": 1}, "the same short name"),
         ({"environment": {"A=B": "x"}}, "not a name of a variable"),
         ({"environment": {"TOKEN": [SECRET]}}, "TOKEN is neither text nor a number"),
     ],

@@ -1,4 +1,4 @@
-"""What is judged of a run of nccl-tests between nodes, from all that its programs print into one file."""
+"""What is judged of a run between nodes, or over the trays of an NVLink domain, from all that its programs print."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import collect as nccl_perf_collect
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import streams
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved, Network
 
-from tests.unit.test_nccl_perf_output import SIZES, output, row
+from tests.unit.test_nccl_perf import SIZES, output, row
 
 WANTED = Wanted("all_reduce", 4, ("node01", "node02"), SIZES, bar_busbw=6.0, command=("mpirun", "all_reduce_perf"))
 NOW = 1_800_000_000.0
@@ -28,32 +29,34 @@ RDMA = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.{node
 SOCKETS = "NET/IB : No device found.\nNET/Socket : Using [0]eth0:10.0.0.{node}<0>"
 
 
+def said_by(
+    rank: int, before: Sequence[str], comm: Sequence[str], version: str = "2.28.9+cuda13.0", job: str = "c0ffee"
+) -> list[str]:
+    """Lines of one of two ranks on each of two nodes. before: its communicator begins.   comm: of that."""
+    node, local = 1 + rank // 2, rank % 2
+    colon = " : " if version < "2.23" else ": "
+    init = f"ncclCommInitRank comm 0xa{rank} rank {rank} nranks 4 cudaDev {local} nvmlDev {local} busId 1{local}000"
+    lines = [f"NCCL version {version}", f"Bootstrap{colon}Using eth0:10.0.0.{node}<0>", *before]
+    lines += [f"{init} commId 0x{job} - Init START", *comm, "Connected all rings, use ring PXN 0 GDR 1"]
+    lines += [f"{init} commId 0x{job} - Init COMPLETE"]
+    return [f"node0{node}:{4000 + rank}:{5000 + rank} [{local}] NCCL INFO {line}" for line in lines]
+
+
 def log(
     network: str = "IB", gdr: str = "/GDRDMA", found: str = RDMA, used: tuple[int, int] = (0, 1), comm: str = "c0ffee"
 ) -> dict[int, list[str]]:
-    """Rank -> the lines that NCCL 2.28 writes on it; two ranks on each of two nodes. used: index of each rank's HCA."""
+    """Rank -> the lines that NCCL 2.28 writes on it. used: index of each rank's HCA."""
     said = {}
     for rank in range(4):
-        node, local = 1 + rank // 2, rank % 2
-        head = f"node0{node}:{4000 + rank}:{5000 + rank} [{local}] NCCL INFO "
-        ring = (
-            f"Channel 00/0 : {rank}[{local}] -> {(rank + 2) % 4}[{local}] [send] via NET/{network}/{used[local]}{gdr}"
-        )
-        init = f"ncclCommInitRank comm 0xa{rank} rank {rank} nranks 4 cudaDev {local} nvmlDev {local} busId 1{local}000"
-        lines = [
-            "NCCL version 2.28.9+cuda13.0",
-            f"Bootstrap: Using eth0:10.0.0.{node}<0>",
-            *found.format(node=node).split("\n"),
-            f"Using network {network}",
-            f"{init} commId 0x{comm} - Init START",
+        local, peer = rank % 2, (rank + 2) % 4
+        way = f"via NET/{network}/{used[local]}{gdr}"
+        before = [*found.format(node=1 + rank // 2).split("\n"), f"Using network {network}"]
+        own = [
             f"comm 0xa{rank} rank {rank} nRanks 4 nNodes 2 localRanks 2 localRank {local} MNNVL 0",
-            ring,
-            ring.replace("[send]", "[receive]").replace(f"{rank}[{local}] -> {(rank + 2) % 4}",
-                                                        f"{(rank + 2) % 4}[{local}] -> {rank}"),
-            "Connected all rings, use ring PXN 0 GDR 1",
-            f"{init} commId 0x{comm} - Init COMPLETE",
-        ]  # fmt: skip
-        said[rank] = [head + line for line in lines]
+            f"Channel 00/0 : {rank}[{local}] -> {peer}[{local}] [send] {way}",
+            f"Channel 00/0 : {peer}[{local}] -> {rank}[{local}] [receive] {way}",
+        ]
+        said[rank] = said_by(rank, before, own, job=comm)
     return said
 
 
@@ -64,6 +67,46 @@ def text_of(said: dict[int, list[str]], table: str | None = None) -> str:
 
 
 MOVED = {node: {device: Moved(10**9, 10**9) for device in ("mlx5_0", "mlx5_1")} for node in ("node01", "node02")}
+
+
+OVER_NVLINK = replace(WANTED, way="nvlink")
+OLD, NEW = "2.21.5+cuda12.4", "2.30.7+cuda13.0"
+UUID = "1f2e3d4c5b6a7988.99aabbccddeeff00"
+QUIET = {node: {device: Moved(4096, 4096) for device in ("mlx5_0", "mlx5_1")} for node in ("node01", "node02")}
+
+
+def fabric(uuid: str = UUID, clique: str = "0x7ffe", state: int = 3) -> str:
+    return f"MNNVL busId 0x901000 fabric UUID {uuid} cliqueId {clique} state {state} healthMask 0x1aa"
+
+
+def tray_log(
+    version: str = NEW,
+    way: str = "P2P/MNNVL/read",
+    on: int = 1,
+    nodes: int = 1,
+    fabrics: tuple[str, str] = (fabric(), fabric()),
+    extra: tuple[str, ...] = (),
+) -> dict[int, list[str]]:
+    """Rank -> the lines that NCCL writes on it, on two trays. way: between trays, "" for no line.
+
+    fabrics: of the GPUs of either tray, "" for no line.   extra: lines of every rank.
+    """
+    said = {}
+    for rank in range(4):
+        node, local, nxt = 1 + rank // 2, rank % 2, (rank + 1) % 4
+        inside = nodes == 1 or nxt // 2 == rank // 2
+        channel = f"Channel 00/0 : {rank}[{local}] -> {nxt}[{nxt % 2}]"
+        of_channel = f"via {way}" if inside else "[send] via NET/IB/0/GDRDMA"
+        domain = " nvlDomainSize 4" if version == NEW else " "
+        own = [
+            *[one for one in fabrics[node - 1 : node] if one],
+            *([f"MNNVL 1 cliqueId 7ffe cliqueSize 4 cliqueRank {rank}{domain}"] if on else []),
+            f"comm 0xa{rank} rank {rank} nRanks 4 nNodes {nodes} localRanks {4 // nodes} localRank {local} MNNVL {on}",
+            *([f"{channel} {of_channel}"] if way else []),
+        ]
+        # The network is named in any case, whatever carries the data.
+        said[rank] = said_by(rank, [RDMA.format(node=node), "Using network IB", *extra], own, version)
+    return said
 
 
 JOB = launch.wanted({"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 2})
@@ -104,17 +147,11 @@ def test_a_good_run_proves_its_transport(tmp_path: Path) -> None:
     assert returned["measured"]["ranks"] == ()
 
 
-def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
-    data = json.loads(perf_run.record(read(tmp_path, text_of(log()))))
-    for name in ("network", "others"):
-        del data[name]
-    older = json.dumps({**data, "format": 2, "json": None})
-    plan, found = perf_answer.judge(perf_run.parse_record(older), WANTED, NOW)
-    bad = {finding.check: finding for finding in plan.findings if not finding.ok}
-    assert sorted(bad) == ["nccl_perf.busbw", "nccl_perf.transport"]
-    assert {finding.state for finding in bad.values()} == {"unknown"}
-    assert "recorded by a release that did not store NCCL's log" in (bad["nccl_perf.transport"].have or "")
-    assert "transport" not in found
+def test_a_rank_that_failed_counts_whatever_its_launcher_reports() -> None:
+    done = nccl_perf_collect.complete(
+        Run(WANTED.command, 0, "", 60.0, NOW), nccl_perf_collect.Output("", "", Network(), rc=3), None
+    )
+    assert done.rc == 3
 
 
 def test_sharp_is_switched_on() -> None:
@@ -200,7 +237,7 @@ def test_repeats_are_judged_by_their_median(tmp_path: Path) -> None:
     _plan, returned = perf_answer.judge(repeated(tmp_path, [4.10, 4.17, 4.20]), replace(WANTED, repeats=3), NOW)
     assert returned["busbw"] == 6.25
     last = returned["statistics"][-1]
-    assert (last["size"], last["busbw"], last["busbw_lowest"], last["repeats"]) == (SIZES[2], 6.25, 6.15, 3)
+    assert (last["size"], last["busbw"], last["repeats"]) == (SIZES[2], 6.25, 3)
     assert last["spread"] == pytest.approx((6.30 - 6.15) / 6.25)
     assert last["time_p99_us"] == pytest.approx(SIZES[2] / 4.10 / 1e3, abs=0.01)
     assert [one["busbw"] for one in returned["repeats"]] == [6.15, 6.25, 6.3]
@@ -218,3 +255,28 @@ def test_a_damaged_record_is_refused(tmp_path: Path, change: dict[str, object]) 
     data["network"].update(change)
     with pytest.raises(ParseError):
         perf_run.parse_record(json.dumps(data))
+
+
+# -- NVLink -------------------------------------------------------------------------------------------------
+
+
+def diagnosed(said: dict[int, list[str]]) -> str | None:
+    """Return state and text of nccl_log.mnnvl."""
+    result = judge.judge(log_reader.read(text_of(said, "").encode()))
+    own = {finding.check: finding for finding in result.findings}.get("nccl_log.mnnvl")
+    return None if own is None else f"{own.state}: {own.have}"
+
+
+def test_a_log_shows_whether_nvlink_between_hosts_is_on() -> None:
+    assert diagnosed(tray_log()) == "ok: NVLink"
+    off = tray_log(on=0, nodes=2, extra=("NCCL_P2P_DISABLE set by environment to 1.",))
+    assert diagnosed(off) == "drift: NVLink between hosts is off; cause: NCCL_P2P_DISABLE=1"
+    # Who has switched it off knows; and of two racks, or of a board without NVLinks to others, nothing is wrong.
+    assert diagnosed(tray_log(on=0, nodes=2, extra=("NCCL_MNNVL_ENABLE set by environment to 0.",))) is None
+    other = fabric(UUID.replace("1f", "2f"))
+    for fabrics in ((fabric(), other), (fabric("0.0", "0x0"), fabric("0.0", "0x0")), ("", "")):
+        assert diagnosed(tray_log(on=0, nodes=2, fabrics=fabrics)) is None
+
+
+def test_a_job_that_is_not_asked_for_nvlink_proves_none_of_it(tmp_path: Path) -> None:
+    assert read(tmp_path, text_of(tray_log()), WANTED, QUIET).network.nvlink is None  # type: ignore[union-attr]

@@ -37,38 +37,23 @@ NEW = Library("/usr/lib/libnccl.so.2", (2, 28, 7), frozenset())
 OLD = Library("/venv/libnccl.so.2", (2, 27, 7), frozenset())
 
 
-@pytest.mark.parametrize(
-    ("entry", "name"),
-    [
-        ("spcx", "spcx"),
-        ("libnccl-net-ofi.so", "ofi"),
-        (HPCX, "spcx"),
-        (GIB, "gib"),
-        ("/opt/microsoft/mrc/mrc-nccl-plugin/libnccl-net-mrc.so", "mrc"),
-        ("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "ofi"),
-        ("libnccl-net.so", None),
-        ("site", None),
-    ],
-)
-def test_what_names_a_plugin(entry: str, name: str | None) -> None:
-    found = net_plugins.of_library(entry)
-    assert (None if found is None else found.name) == name
+LIBRARIES = {
+    "spcx": "spcx",
+    "libnccl-net-ofi.so": "ofi",
+    HPCX: "spcx",
+    GIB: "gib",
+    "/opt/microsoft/mrc/mrc-nccl-plugin/libnccl-net-mrc.so": "mrc",
+    "/opt/amazon/ofi-nccl/lib/libnccl-net.so": "ofi",
+    "libnccl-net.so": None,
+    "site": None,
+}
+NETWORKS = {"IB": None, "Socket": None, "IBext_v11": "ibext", "AWS Libfabric": "ofi", "SPCX": "spcx", "gIB": "gib"}
 
 
-@pytest.mark.parametrize(
-    ("network", "name"),
-    [
-        ("IB", None),
-        ("Socket", None),
-        ("IBext_v11", "ibext"),
-        ("AWS Libfabric", "ofi"),
-        ("SPCX", "spcx"),
-        ("gIB", "gib"),
-    ],
-)
-def test_networks_of_plugins(network: str, name: str | None) -> None:
-    found = net_plugins.of_network(network)
-    assert (None if found is None else found.name) == name
+def test_what_names_a_plugin() -> None:
+    for find, names in ((net_plugins.of_library, LIBRARIES), (net_plugins.of_network, NETWORKS)):
+        found = {text: find(text) for text in names}
+        assert {text: plugin and plugin.name for text, plugin in found.items()} == names
 
 
 @pytest.fixture
@@ -122,7 +107,7 @@ def test_the_library_of_the_declared_plugin(host: Host, declared: str, of_node: 
 SLURMD = _UNITS["slurmd.service"]
 
 
-def everywhere(name: str, value: str, reach: str = EVERYBODY, conditional: bool = False) -> Setting:
+def everywhere(name: str, value: str | None, reach: str = EVERYBODY, conditional: bool = False) -> Setting:
     return Setting(name, value, "/etc/environment", 1, reach, conditional)
 
 
@@ -158,6 +143,10 @@ def test_what_gin_needs() -> None:
         assert bad(initiated(["gin"], everywhere(name, "0"))) == bad(initiated(["gin"], expected={name: "0"}))
         assert bad(initiated(["gin"], everywhere(name, "0"))) == [("gin", "drift")]
     assert bad(initiated(["gin"], everywhere("NCCL_CROSS_NIC", "2"))) == []
+    # What only running the file would show.
+    assert bad(initiated(["gin"], everywhere("NCCL_CROSS_NIC", None))) == [("gin", "unknown")]
+    assert bad(initiated(["gin"], everywhere("NCCL_IB_MERGE_NICS", None))) == []
+    assert bad(initiated(["gin"], everywhere("NCCL_IB_MERGE_NICS", None), topology=twins())) == [("gin", "drift")]
     assert bad(initiated(["gin"], topology=twins())) == [("gin", "drift")]
     assert bad(initiated(["gin"], topology=twins(), expected={"NCCL_IB_MERGE_NICS": "0"})) == []
 
@@ -168,6 +157,8 @@ def test_the_traffic_class_of_nvshmem() -> None:
         assert bad(initiated([kind])) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104"))) == bad(initiated([kind], everywhere(name, "0x6a"))) == []
         assert bad(initiated([kind], everywhere(name, "96"))) == [("traffic_class", "drift")]
+        unclear = [everywhere(name, "104"), everywhere(name, None)]
+        assert bad(initiated([kind], *unclear)) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", "jobs of ann"))) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", conditional=True))) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", SLURMD))) == [("traffic_class", "unknown")]

@@ -48,8 +48,6 @@ BUILD = {
     **PLAN,
     "build": {"format": 1},
     "path": "/opt/nccl-tests",
-    "origin": "built",
-    "current": True,
 }
 
 
@@ -99,13 +97,12 @@ WRONG: dict[str, list[Any]] = {
     "rail_info.rails[0].mtu": [10**400],
     "rail_info.missing.'4'": [None],
     "path": ["../../root/.ssh/authorized_keys", "/a\n"],
-    "current": ["yes"],
 }
 
 
 @pytest.mark.parametrize("where", WRONG)
 def test_what_does_not_fit_is_refused_with_its_place(where: str) -> None:
-    module = "nccl_tests_build" if where in ("path", "current") else "topology_info"
+    module = "nccl_tests_build" if where == "path" else "topology_info"
     data = BUILD if module == "nccl_tests_build" else RAIL_INFO if "rail_info" in where else PLATFORM
     path = tuple(int(index) if index else key for index, key in re.findall(r"\[(\d)\]|(\w+)", where))
     for value in WRONG[where]:

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import benchmark_results, results_compare
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, of_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Results, of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Row
 
@@ -74,10 +74,11 @@ def _share(draw: Callable[[], float], true: float, repeats: int, day: float = 0.
     """Return the share of 4000 comparisons that call it worse. draw: a figure of one repeat, about 1."""
     chance, worse = random.Random(17), 0
 
-    def point(middle: float) -> Point:
+    def point(middle: float) -> Row:
         today = middle * chance.gauss(1, day)
         each = [today * draw() for _ in range(repeats)]
-        return Point(statistics.median(each), None, (max(each) - min(each)) / statistics.median(each), repeats)
+        median = statistics.median(each)
+        return Row(size=GIB, busbw=median, spread=(max(each) - min(each)) / median, repeats=repeats)
 
     for _ in range(4000):
         old, new = point(350.0), point(350.0 * true)
@@ -231,20 +232,16 @@ def test_a_stored_result_is_printed(case: str, tmp_path: Path, capsys: pytest.Ca
     assert shown in capsys.readouterr().out
 
 
-def test_two_files_of_one_host_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in "ab":
-        write(tmp_path / f"{name}.json", NODE)
-    assert main(["benchmark", str(tmp_path)]) == 1
-    assert "b.json" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("option", ["--json", "--across-versions", "--noise=0"])
 def test_options_of_a_comparison_need_one(option: str, tmp_path: Path) -> None:
     assert main(["benchmark", str(write(tmp_path / "x.json", {**NODE, "passed": ["a.b"]})), option]) == 1
 
 
-@pytest.mark.parametrize(("repeats", "point"), [(True, Point(310.0, None, 0.02, 5)), (False, Point(300.0))])
-def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> None:
+@pytest.mark.parametrize(
+    ("repeats", "point"),
+    [(True, Row(size=GIB, busbw=310.0, spread=0.02, repeats=5)), (False, Row(size=GIB, busbw=300.0))],
+)
+def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Row) -> None:
     measured = {"rows": [{"size": GIB, "out_of_place": {"busbw": 300.0}, "in_place": {"busbw": 300.0}}]}
     statistics = [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}] * repeats
     told = {"measured": measured, "statistics": statistics, "simulated": False, "stored": False, "due": ""}
@@ -291,12 +288,15 @@ def test_a_hostile_file_is_refused_or_told_safely(value: Any, tmp_path: Path) ->
 def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = str(write(tmp_path / "n1.json", NODE))
     (tmp_path / "empty").mkdir()
+    for name in "ab":
+        write(tmp_path / "twice" / f"{name}.json", NODE)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large.json").touch()
     os.truncate(tmp_path / "large.json", cluster_record.LIMIT + 1)
     write(tmp_path / "no.json", {"runs": "\x1b[2J"})
     for name, said in (
         ("empty", "holds no results: name a file"),
+        ("twice", "b.json is not a valid result: another file holds results of this host, too"),
         ("pipe", "not a regular file"),
         ("large.json", "larger than 64 MiB"),
         ("no.json", "is missing"),
