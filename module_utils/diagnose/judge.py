@@ -214,14 +214,14 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
             for one in then[:2]]  # fmt: skip
     parts += ["then: %s" % ", ".join(each)] if each and group is diagnosis.root else []
     setting = _setting(job, group)
-    why, fix, causes = group.texts
-    if (setting or causes) and group.because is None:
-        parts.append(causes_text([setting or causes], group.detail.proven or bool(setting)))
+    detail = group.detail
+    if (setting or detail.causes) and group.because is None:
+        parts.append(causes_text([setting or detail.causes], detail.proven or bool(setting)))
     stepped = "ranks waited in one number of a process group with other operations or sizes: they are out of step"
-    why = stepped if event.id == "watchdog" and waited.out_of_step else why
+    why = stepped if event.id == "watchdog" and waited.out_of_step else detail.why
     return event.check.judge(
         "%s %s" % (job.name, group.name), state, None, "; ".join(parts)[:1500], "line %d" % group.first.order,
-        fix or None, because=because, why=why or None, severity=severity,
+        detail.fix or None, because=because, why=why or None, severity=severity,
     )  # fmt: skip
 
 

@@ -61,14 +61,14 @@ class Log(StateLog):
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
     rccl: it has lines of AMD's RCCL.   cut: warnings whose text is missing.
-    releases: by the forms of its messages, up to a line that names the release.
+    evidence: of the release, by the forms of its messages, up to a line that names it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
         self.ras = ras.Report()
-        self.releases = ReleaseEvidence()
+        self.evidence = ReleaseEvidence()
         self.binary = self.last_step = self.last_success = self.cut = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
@@ -129,7 +129,7 @@ class Reader(StateReader):
         """Compare a record with NCCL's formats until a line names the release."""
         self._named = self._named or bool(self._last_process and self._last_process.versions)
         if not self._named:
-            self.log.releases.add(record.head.place, record.text)
+            self.log.evidence.add(record.head.place, record.text)
 
     def _other(self, line: bytes) -> None:
         log = self.log

@@ -11,11 +11,10 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import nccl_events
-from .details import merge_details
 from .events import Event, Group, Occurrence
 from .facts import Fact, fold, may_read
 from .facts import read as read_fact
-from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
+from .lines import LONGEST, Head, Record, decode, records
 from .state import Found, Key, Process, State
 
 # Connections that are counted without parsing, pids of which the host is stored, and groups of events.
@@ -48,7 +47,7 @@ class StateLog:
             self.beyond += 1
             return
         if key not in self.groups:
-            detail = merge_details(one)
+            detail = one.event.detail(one.code, one.text, one.place)
             tier = one.event.tier if detail.tier is None else detail.tier
             self.groups[key] = Group(one.event, key[1], tier, one, detail)
         self.groups[key].take(one)
@@ -77,8 +76,6 @@ class StateReader:
     def __init__(self, log: Optional[StateLog] = None) -> None:
         self.log = StateLog() if log is None else log
         self._rest = b""
-        self._first: Optional[List[bytes]] = None
-        self._numbered = False
         self._at_end = False
         # Begin and end of a line on a connection -> times, process, fields.
         self._channels: Dict[Tuple[bytes, bytes], List[Any]] = {}
@@ -90,7 +87,6 @@ class StateReader:
         """Begin a file."""
         self.end()
         self.log.sources.append(name)
-        self._first, self._numbered = [], False
         self._open = self._last_process = None
 
     def feed(self, block: bytes) -> None:
@@ -101,20 +97,11 @@ class StateReader:
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = (self._rest + block).split(b"\n")
         self._rest = lines.pop()[:LONGEST]
-        if self._first is not None:
-            self._first += lines
-            if len(self._first) < 4:
-                return
-            lines, self._first = self._first, None
-            self._numbered = numbered(lines)
         for line in lines:
             self._line(line)
 
     def end(self) -> None:
         """Take the last line of the file in, which has no end."""
-        lines, self._first = self._first or [], None
-        for line in lines:
-            self._line(line)
         rest, self._rest, self._at_end = self._rest, b"", True
         if rest:
             self._line(rest)
@@ -123,7 +110,6 @@ class StateReader:
 
     def _line(self, line: bytes) -> None:
         self.log.lines += 1
-        line = without_number(line) if self._numbered else line
         at = line.find(b" NCCL ")
         if at < 0:
             if line.strip():

@@ -170,11 +170,11 @@ def _between(log: Log, job: Job) -> List[Optional[str]]:
 
     None as the oldest: it may be older than the releases whose messages are known.
     """
-    found = log.releases.range
-    if log.rccl or _releases(log, job) or not found.recognised or not found.releases:
+    found = log.evidence.releases
+    if log.rccl or _releases(log, job) or not log.evidence.recognised or not found:
         return []
-    oldest = found.releases[0] if found.releases[0] != RELEASES[0] else None
-    return [oldest, found.releases[-1]] if oldest or found.releases[-1] != RELEASES[-1] else []
+    oldest = found[0] if found[0] != RELEASES[0] else None
+    return [oldest, found[-1]] if oldest or found[-1] != RELEASES[-1] else []
 
 
 def _all_or_none(values: Iterable[Optional[bool]]) -> Optional[bool]:
