@@ -52,15 +52,6 @@ class StateLog:
             self.groups[key] = Group(one.event, key[1], tier, one, detail)
         self.groups[key].take(one)
 
-    def forget(self, one: Occurrence) -> None:
-        """Take an occurrence back."""
-        group = self.groups.get(_key(one))
-        if group is not None and one in group.kept:
-            group.kept.remove(one)
-            group.count -= 1
-            if not group.count:
-                del self.groups[_key(one)]
-
 
 def _key(one: Occurrence) -> Tuple[str, str]:
     # Numbers apart, begins of texts that are alike are of one form.
@@ -80,14 +71,13 @@ class StateReader:
         # Begin and end of a line on a connection -> times, process, fields.
         self._channels: Dict[Tuple[bytes, bytes], List[Any]] = {}
         self._pids: Dict[Optional[int], str] = {}
-        self._open: Optional[Tuple[Record, Occurrence]] = None
         self._last_process: Optional[Process] = None
 
     def source(self, name: str) -> None:
         """Begin a file."""
         self.end()
         self.log.sources.append(name)
-        self._open = self._last_process = None
+        self._last_process = None
 
     def feed(self, block: bytes) -> None:
         """Take a block of the file in."""
@@ -124,7 +114,6 @@ class StateReader:
             if not may_read(key):
                 self.log.info += 1
                 self.log.unmatched += 1
-                self._open = None
                 return
         self._records(line)
 
@@ -134,7 +123,6 @@ class StateReader:
         found = self._channels.get((line[:at], line[begin:])) if begin >= 0 and not self._at_end else None
         if found is not None:
             found[0] += 1
-            self._open = None
         return found is not None
 
     def _flush_channels(self) -> None:
@@ -154,7 +142,6 @@ class StateReader:
                 self._info(record, line if len(found) == 1 else b"")
             else:
                 self.log.unmatched += 1
-                self._open = None
         if not found:
             self._other(line)
 
@@ -185,7 +172,6 @@ class StateReader:
         return key
 
     def _info(self, record: Record, line: bytes) -> None:
-        self._open = None
         head, text = record.head, record.text
         if head.place and text.startswith("->"):
             text = "%s %s" % (head.place.partition(" ")[0], text)
@@ -212,21 +198,17 @@ class StateReader:
     def _warning(self, record: Record) -> None:
         head, text = record.head, record.text
         process = self._process(head)
-        self._last_process, self._open = process, None
+        self._last_process = process
         if not text:
             return
         event, fields = nccl_events.classify(text, head.place)
-        one = self._occurrence(event, fields, text, process, head)
+        self._occurrence(event, fields, text, process, head)
         if process is not None:
             for why in (why for words, why in _ABSENT if words in text):
                 process.add("absent", why)
-        # Somebody may have broken it into two lines.
-        self._open = (record, one) if event.id in ("warning", "mismatch") or not fields.get("code") else None
 
-    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> Occurrence:
+    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> None:
         host = head.host or (process.host if process is not None else "")
         source = len(self.log.sources)
         who = (process, head.device, head.rank, host, head.place, head.time)
-        one = Occurrence(event, self.log.lines, source, text[:600], fields, *who)
-        self.log.add(one)
-        return one
+        self.log.add(Occurrence(event, self.log.lines, source, text[:600], fields, *who))
