@@ -17,7 +17,7 @@ from .facts import fold
 from .facts import read as read_fact
 from .formats import ReleaseEvidence
 from .lines import LONGEST, Head, Record, clock, decode, launcher_rank
-from .program_events import LABEL
+from .program_events import split_label, without_stamp
 from .reader import StateLog, StateReader
 from .state import Key
 from .table import Table, read_row
@@ -154,7 +154,7 @@ class Reader(StateReader):
             in_ras, self._ras_left = True, ras.LINES
         if (in_ras and log.ras.line(text)) or log.table.line(line, text):
             return
-        if self._last_error is not None and LABEL.sub("", text, count=1).strip():
+        if self._last_error is not None and split_label(text)[1].strip():
             rank, self._error_lines = self._last_error, self._error_lines - 1
             quoted = self._quoted(text, rank)
             self._last_error = None if quoted or self._error_lines <= 0 else rank
@@ -176,7 +176,7 @@ class Reader(StateReader):
 
     def _quoted(self, text: str, rank: int) -> bool:
         """Read NCCL's last error as PyTorch quotes it. rank: of the exception; -1: not known."""
-        event, fields = nccl_events.classify(LABEL.sub("", text, count=1))
+        event, fields = nccl_events.classify(split_label(text)[1])
         named = program_events.rank_of(text)
         number = named if named is not None else rank if rank >= 0 else None
         if event.id != "warning":
@@ -188,8 +188,7 @@ class Reader(StateReader):
 
         Return None where it reports something; else its silent event, "" where no row fits.
         """
-        body = LABEL.sub("", text, count=1)
-        name = text[: len(text) - len(body)]
+        name, body = split_label(text)
         if _TRACEBACK in text:
             self._tracebacks[name] = self._tracebacks.get(name, True)
             return None
@@ -280,7 +279,7 @@ class Reader(StateReader):
         ranks = [whole(word) for word in str(fields.get("behind") or "").split(",")[: Group.LIMIT]]
         for number in [one for one in ranks if one is not None] or [rank]:
             head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(text))
-            self._occurrence(event, fields, text.strip(), process, head)
+            self._occurrence(event, fields, without_stamp(text).strip(), process, head)
 
 
 def _release(code: str) -> str:
