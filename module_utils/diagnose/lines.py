@@ -51,6 +51,11 @@ CLOCK = re.compile(
     r"(?P<date>\d{4}[-/]\d\d[-/]\d\d)[ T_](?P<time>\d\d:\d\d:\d\d)|"
     r"[\[ ]?[EFWI](?P<day>\d{3,4}) (?P<glog>\d\d:\d\d:\d\d)"
 )
+# Time of a collector or of syslog, with the host and program of that.
+_STAMP = re.compile(
+    r"^(?:(?:\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? (?:- |(?:std(?:out|err) )?[FP] )?|"
+    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} )(?:[\w.-]{1,120} [\w./-]{1,60}\[\d{1,10}\]: )?){1,2}"
+)
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,12}[A-Za-z]")
 _QUOTE = re.compile(r"^(?:> ?){1,4}|^\s{0,4}`{1,3}|`{1,3}\s*$")
 _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#39;", "'"), ("&amp;", "&"))
@@ -104,7 +109,7 @@ def _unwrap(line: bytes) -> bytes:
         return line
     text = next((wrapped[key] for key in _WRAPPED if isinstance(wrapped.get(key), str)), None)
     time = "%s F " % wrapped["time"] if isinstance(wrapped.get("time"), str) else ""
-    plain = time + str(text).strip().replace("\n", " ")
+    plain = time + str(text).rstrip().replace("\n", " ")
     return line if text is None else plain.encode("utf-8", "replace")
 
 
@@ -178,6 +183,11 @@ def clock(text: str) -> str:
     if match.group("day"):
         return "%s %s" % (match.group("day").zfill(4), match.group("glog"))
     return "%s %s" % (match.group("date").replace("/", "-"), match.group("time"))
+
+
+def without_stamp(text: str) -> str:
+    """Return a line without the time that a collector or syslog has put before it."""
+    return _STAMP.sub("", text, count=1) if text[:1].isdigit() or text[3:4] == " " else text
 
 
 def same_day(time: str) -> str:

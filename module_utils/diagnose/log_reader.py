@@ -16,8 +16,8 @@ from .events import Event, Group
 from .facts import fold
 from .facts import read as read_fact
 from .formats import ReleaseEvidence
-from .lines import LONGEST, Head, Record, clock, decode, launcher_rank
-from .program_events import split_label, without_stamp
+from .lines import LONGEST, Head, Record, clock, decode, launcher_rank, without_stamp
+from .program_events import split_label
 from .reader import StateLog, StateReader
 from .state import Key
 from .table import Table, read_row
@@ -29,7 +29,7 @@ _LOOKED_UP = 4_096
 # Lines behind ``Last error:`` of which one quotes NCCL: others may come between.
 _ERROR_LINES = 4
 _DIGITS = b"0123456789"
-_HEADLESS = (b"NCCL INFO ", b"NCCL WARN ")
+_HEADLESS = ("NCCL INFO ", "NCCL WARN ")
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
 _LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
@@ -89,6 +89,7 @@ class Reader(StateReader):
 
     def _begin(self) -> None:
         self._ras_left = self._error_lines = 0
+        self._time = ""
         # Label of a rank's lines -> whether its traceback counts.
         self._tracebacks: Dict[str, bool] = {}
         # Rank of an exception whose last error follows; -1 for one without a rank.
@@ -133,10 +134,6 @@ class Reader(StateReader):
 
     def _other(self, line: bytes) -> None:
         log = self.log
-        if line.startswith(_HEADLESS):
-            # Somebody has cut off all of NCCL's head.
-            self._records(b" " + line)
-            return
         form = line.translate(None, _DIGITS)[:LONGEST]
         known = self._quiet.get(form) if self._unfinished is None else None
         if known is not None and self._last_error is None and not self._ras_left:
@@ -144,6 +141,11 @@ class Reader(StateReader):
             return
         log.binary += b"\0" in line
         text = decode(line)
+        self._time, text = clock(text), without_stamp(text)
+        if text.startswith(_HEADLESS):
+            # Somebody has cut off all of NCCL's head.
+            self._records(b" " + text.encode("utf-8", "replace"))
+            return
         if self._unfinished is not None:
             record, self._unfinished = self._unfinished._replace(text=text.strip()), None
             log.cut -= 1
@@ -152,7 +154,7 @@ class Reader(StateReader):
         in_ras, self._ras_left = self._ras_left > 0, max(self._ras_left - 1, 0)
         if any(mark in line for mark in ras.BEGIN):
             in_ras, self._ras_left = True, ras.LINES
-        if (in_ras and log.ras.line(text)) or log.table.line(line, text):
+        if (in_ras and log.ras.line(text)) or log.table.line(text):
             return
         if self._last_error is not None and split_label(text)[1].strip():
             rank, self._error_lines = self._last_error, self._error_lines - 1
@@ -180,7 +182,7 @@ class Reader(StateReader):
         named = program_events.rank_of(text)
         number = named if named is not None else rank if rank >= 0 else None
         if event.id != "warning":
-            self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
+            self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=self._time))
         return event.id != "warning"
 
     def _report(self, text: str) -> Optional[str]:
@@ -278,8 +280,8 @@ class Reader(StateReader):
             rank = process.rank_at(None) if process is not None else whole(fields.get("local"))
         ranks = [whole(word) for word in str(fields.get("behind") or "").split(",")[: Group.LIMIT]]
         for number in [one for one in ranks if one is not None] or [rank]:
-            head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(text))
-            self._occurrence(event, fields, without_stamp(text).strip(), process, head)
+            head = Head(host=str(fields.get("host") or ""), rank=number, time=self._time)
+            self._occurrence(event, fields, text.strip(), process, head)
 
 
 def _release(code: str) -> str:
@@ -295,7 +297,8 @@ def interest(line: bytes) -> int:
         return 200
     if b"Last error:" in line:
         return 6
-    return int(b"# " in line[:24] or read_row(line) is not None or any(mark in line for mark in _MARKS))
+    text = without_stamp(decode(line))
+    return int("# " in text[:24] or read_row(text) is not None or any(mark in line for mark in _MARKS))
 
 
 def read(text: bytes, name: str = "log") -> Log:

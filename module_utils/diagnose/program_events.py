@@ -259,12 +259,8 @@ _PROGRESS = tuple(row for row in _GENERAL if row[1] in ("success", "step"))
 # Marks of lines that report something: an excerpt of a log keeps them.
 _REPORTS = (row[0] for row in (*_SPECIFIC, *_GENERAL) if row[1] not in ("noise", "step", "waits"))
 MARKS = tuple({_TRACEBACK, "CCL version", "Last error:"}.union(*_REPORTS))
-# What stands before the text of a line: the time of a collector or syslog, with the host and program of that; then
-# labels of launchers and loggers. pdsh writes a host: lower case, with a digit, as no exception is named.
-_STAMP = re.compile(
-    r"^(?:\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? (?:- |std(?:out|err) [FP] )?|"
-    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} )(?:[\w.-]{1,120} [\w./-]{1,60}\[\d{1,10}\]: )?"
-)
+# Labels of launchers and loggers before the text of a line. pdsh writes a host: lower case, with a digit, as no
+# exception is named.
 _LABEL = re.compile(
     r"(?:\[(?:rank|default)? ?\d{1,8}\]:? ?|\[\d{1,7},\d{1,7}\]<std(?:out|err)>:? ?|\([^()]{1,80}\) ?|\d{1,7}: |"
     r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\[\]]{1,80}\] |"
@@ -357,14 +353,8 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
     return None
 
 
-def without_stamp(line: str) -> str:
-    """Return a line without the time that a collector or syslog has put before it."""
-    return _STAMP.sub("", line, count=1) if line[:1].isdigit() or line[3:4] == " " else line
-
-
 def split_label(line: str) -> Tuple[str, str]:
-    """Return the label of a line, without the time before it, and its text."""
-    line = without_stamp(line)
+    """Return the label of a line, and its text."""
     label = _LABEL.match(line)
     return (label.group(), line[label.end() :]) if label else ("", line)
 

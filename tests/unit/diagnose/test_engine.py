@@ -90,4 +90,4 @@ def test_a_call_that_returned_an_error_is_read_in_the_forms_of_all_releases(text
     ],
 )
 def test_a_row_of_nccl_tests(line: str, row: tuple[float, ...] | None) -> None:
-    assert table.read_row(line.encode()) == (table.Row(*row) if row is not None else None)  # type: ignore[arg-type]
+    assert table.read_row(line) == (table.Row(*row) if row is not None else None)  # type: ignore[arg-type]
