@@ -69,11 +69,11 @@ class Format(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """index: a word -> formats that have it, and their releases as bits.   places: file -> releases as bits."""
+    """by_word: a word -> formats that have it, and their releases as bits.   places: file -> releases as bits."""
 
     formats: Tuple[Format, ...]
     places: Dict[str, int]
-    index: Dict[str, List[Tuple[Format, int]]]
+    by_word: Dict[str, List[Tuple[Format, int]]]
 
 
 @lru_cache(maxsize=None)
@@ -91,7 +91,7 @@ def _table() -> _Table:
     for row, found in zip(table.formats, words):
         if sum(character.isalpha() for word in found for character in word) >= _LETTERS:
             rarest = min(found, key=lambda word: (common[word], -len(word), word))
-            table.index.setdefault(rarest, []).append((row, _bits(row.first, row.last)))
+            table.by_word.setdefault(rarest, []).append((row, _bits(row.first, row.last)))
     return table
 
 
@@ -152,7 +152,7 @@ def _matching_formats(text: str) -> Iterable[Tuple[Format, int]]:
     """Yield the formats that fit a message, and their releases as bits."""
     text = text.strip()
     for word in sorted(set(_WORD.findall(text)[:_WORDS])) if len(text) <= _LONGEST else ():
-        for row, releases in _table().index.get(word, ()):
+        for row, releases in _table().by_word.get(word, ()):
             first, *others = _segments(row.text)
             match = first.match(text)
             for segment in others:

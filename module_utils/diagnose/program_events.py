@@ -221,7 +221,6 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"Invalid MPI plugin name|MPI_INIT has failed|\*\*\* An error occurred in MPI_Init"),
     ("ast health check: ", "noise", r"\b[Ll]ast health check: "),
     ("did not become ready", "worker_lost", r"did not become ready (?:within|in|after) [\d.]{1,9}"),
-    ("RayTaskError(", "exception_remote", r"RayTaskError\(\w"),
     ("Keep-alive key", "coordination", "Keep-alive key .{1,200} is not renewed"),
     ("died from signal", "exit", r"rank (?P<rank>\d{1,8}) died from (?P<code>signal \d{1,2})"),
     ("Segfault encountered", "exit", "(?P<word>Segfault) encountered"),
