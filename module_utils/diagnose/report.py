@@ -258,8 +258,8 @@ def facts_line(log: Log, job: Job) -> str:
         text = "%d node%s (%s)" % (count, "" if count == 1 else "s", hosts_of(hosts, 3))
         parts.append(text if job.nodes is not None else "at least %s" % text)
     of_plugins = ((name, network.plugins(job).get(name)) for name in job.networks)
-    used = ["%s (%s)" % (name, release) if release else name for name, release in of_plugins]
-    parts += ["network %s" % names(used)] if used else []
+    over = ["%s (%s)" % (name, release) if release else name for name, release in of_plugins]
+    parts += ["network %s" % names(over)] if over else []
     gdr = [way.gdr for process in job.processes for way, _count, _device in process.rdma_connections()]
     if gdr:
         parts.append("GDR %s" % ("on" if all(gdr) else "off" if not any(gdr) else "on some connections"))
