@@ -89,7 +89,8 @@ class Reader(StateReader):
 
     def _begin(self) -> None:
         self._ras_left = self._error_lines = 0
-        self._time = ""
+        # The line that is read, with its time.
+        self._stamped = ""
         # Label of a rank's lines -> whether its traceback counts.
         self._tracebacks: Dict[str, bool] = {}
         # Rank of an exception whose last error follows; -1 for one without a rank.
@@ -140,8 +141,8 @@ class Reader(StateReader):
             self._silent(known)
             return
         log.binary += b"\0" in line
-        text = decode(line)
-        self._time, text = clock(text), without_stamp(text)
+        self._stamped = decode(line)
+        text = without_stamp(self._stamped)
         if text.startswith(_HEADLESS):
             # Somebody has cut off all of NCCL's head.
             self._records(b" " + text.encode("utf-8", "replace"))
@@ -182,7 +183,7 @@ class Reader(StateReader):
         named = program_events.rank_of(text)
         number = named if named is not None else rank if rank >= 0 else None
         if event.id != "warning":
-            self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=self._time))
+            self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(self._stamped)))
         return event.id != "warning"
 
     def _report(self, text: str) -> Optional[str]:
@@ -280,7 +281,7 @@ class Reader(StateReader):
             rank = process.rank_at(None) if process is not None else whole(fields.get("local"))
         ranks = [whole(word) for word in str(fields.get("behind") or "").split(",")[: Group.LIMIT]]
         for number in [one for one in ranks if one is not None] or [rank]:
-            head = Head(host=str(fields.get("host") or ""), rank=number, time=self._time)
+            head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(self._stamped))
             self._occurrence(event, fields, text.strip(), process, head)
 
 
