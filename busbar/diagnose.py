@@ -14,13 +14,11 @@ import lzma
 import os
 import sys
 import time
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from io import BufferedIOBase
 from itertools import chain
-from typing import IO
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
@@ -38,7 +36,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, UNKNOWN, of_states, worst
 
-from . import inspector, recorder
+from . import inspector, job_files, recorder
 from .command_line import complain
 
 BLOCK = 1 << 20
@@ -73,9 +71,9 @@ def run(
     if len(given) != 1 or ((training is not None or watch is not None) and not paths):
         return complain("diagnose", "name logs, or --recorder or --inspector and a directory without other options")
     if dumps is not None:
-        return recorder.run(dumps, as_json, everything)
+        return job_files.run(recorder.report, dumps, as_json, everything)
     if records is not None:
-        return inspector.run(records, as_json, everything)
+        return job_files.run(inspector.report, records, as_json, everything)
     reader = Reader()
     codes: list[int] = []
     statuses: dict[str, RasStatus] = {}
@@ -172,22 +170,10 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
                 if begin.startswith(magic):
                     raise ReadError(name, why)
             opener = next((way for magic, way in _OPEN.items() if begin.startswith(magic)), None)
-            yield from _decoded(opener(plain, "rb") if opener else plain)
+            yield from iter(partial((opener(plain, "rb") if opener else plain).read, BLOCK), b"")
     except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ReadError(name, f"cannot be read: {reason}") from error
-
-
-def _decoded(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
-    """Yield blocks of UTF-8, also from the UTF-16 that Windows' tools write."""
-    blocks = iter(partial(stream.read, BLOCK), b"")
-    first = next(blocks, b"")
-    if not first.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-        yield from chain([first] if first else [], blocks)
-        return
-    decoder = getincrementaldecoder("utf-16")("replace")
-    for block in chain([first], blocks):
-        yield decoder.decode(block).encode("utf-8", "replace")
 
 
 def _steps(path: str) -> training_log.Training:

@@ -4,39 +4,39 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import inspector
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import Collector, Judgement, findings
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import to_plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
 
-from .command_line import complain
-from .job_files import JobFilesError, open_regular, screen, walk
+from .job_files import NOT_KNOWN, OK, SLOW, STOPPED, JobFilesError, Report, open_regular, walk
 
 # A sparse file of a job's owner must not hold a nightly run for hours.
 _MOST_BYTES = 8 << 30
-STOPPED, SLOW, OK, NOT_KNOWN = "stopped", "slow", "ok", "unknown"
 
 
-def run(directory: str, as_json: bool, everything: bool) -> int:
-    """Print the verdict on the records in a directory. Return the exit code."""
-    try:
-        judgement = inspector.judge(load(Path(directory)), time.time_ns() // 1000)
-    except (JobFilesError, OSError) as error:
-        return complain("diagnose", error)
-    if as_json:
-        print(json.dumps(to_dict(judgement), indent=1))
-    else:
-        print("\n".join(map(printable, render(judgement, terminal.WIDTH, everything))))
-    return of_states(finding.state for finding in findings(judgement))
+def report(directory: Path) -> Report:
+    """Report on the records below a directory. Raises JobFilesError, OSError."""
+    judgement = inspector.judge(load(directory), time.time_ns() // 1000)
+    figures = [
+        f"busbw: {figure.host}: {figure.operation}: {figure.busbw:.1f} GB/s (median of {figure.records})"
+        for figure in judgement.figures
+    ]
+    facts = (
+        f"{counted(judgement.records, 'record')}, {counted(judgement.communicators, 'communicator')}"
+        f" of up to {counted(judgement.ranks, 'rank')}"
+    )
+    if judgement.figures:
+        most = max(judgement.figures, key=lambda figure: figure.records * figure.operation.size)
+        facts += f", {most.operation} {most.busbw:.0f} GB/s busbw on {most.host}"
+    missing = {name: {"ranks": ranks, "first": first} for name, (ranks, first) in judgement.missing.items()}
+    # Durations in microseconds, busbw in GB/s.
+    data = {**to_plain(judgement), "missing": missing}
+    return Report(verdict(judgement), findings(judgement), facts, figures, data)
 
 
 def load(directory: Path, since: int = 0) -> Collector:
@@ -72,29 +72,3 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
     if findings(judgement):
         return NOT_KNOWN, "no rank is late in the records, and some are missing"
     return OK, f"no rank is late in {judgement.compared} collectives"
-
-
-def render(judgement: Judgement, width: int, everything: bool) -> list[str]:
-    """Return the first screen, or all of it."""
-    word, sentence = verdict(judgement)
-    figures = [
-        f"busbw: {figure.host}: {figure.operation}: {figure.busbw:.1f} GB/s (median of {figure.records})"
-        for figure in judgement.figures
-    ]
-    facts = (
-        f"{counted(judgement.records, 'record')}, {counted(judgement.communicators, 'communicator')}"
-        f" of up to {counted(judgement.ranks, 'rank')}"
-    )
-    if judgement.figures:
-        most = max(judgement.figures, key=lambda figure: figure.records * figure.operation.size)
-        facts += f", {most.operation} {most.busbw:.0f} GB/s busbw on {most.host}"
-    head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
-    return screen(head, findings(judgement), facts, width, figures if everything else None)
-
-
-def to_dict(judgement: Judgement) -> Plain:
-    """Return the judgement as plain data. Durations: microseconds. busbw: GB/s."""
-    word, sentence = verdict(judgement)
-    missing = {name: {"ranks": ranks, "first": first} for name, (ranks, first) in judgement.missing.items()}
-    found = [finding.to_dict() for finding in findings(judgement)]
-    return {"verdict": word, "sentence": sentence, **to_plain(judgement), "missing": missing, "findings": found}

@@ -1,24 +1,31 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read the files that the ranks of a job have written into one directory, and print a verdict on them."""
+"""Read the files that the ranks of a job have written into one directory, and print a report on them."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_findings import describe_ranks
+from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from .command_line import complain
 
 # Lines of the first screen, and findings on it.
 LINES, FINDINGS = 12, 3
 _MOST_FILES = 200_000
 _CUT = " ..."
+STOPPED, SLOW, DIFFERENT, OK, NOT_KNOWN = "stopped", "slow", "mismatch", "ok", "unknown"
 
 
 class JobFilesError(Exception):
@@ -50,27 +57,50 @@ def open_regular(path: Path) -> IO[bytes]:
     return open(descriptor, "rb")
 
 
-def screen(
-    verdict: str, found: Iterable[Finding], facts: str, width: int, details: Sequence[str] | None = None
-) -> list[str]:
-    """Return the first screen, at most LINES lines; with details (``--all``) every finding in full, and these lines."""
-    most = 1000 if details is not None else 2
-    groups = _groups(found)
-    shown = groups if details is not None else groups[:FINDINGS]
-    lines = wrap(f"verdict: {verdict}", width, 1)
-    for group in shown:
-        first = group[0]
+class Report(NamedTuple):
+    """verdict: STOPPED, SLOW, DIFFERENT, OK or NOT_KNOWN, and a sentence.   facts: a line.   details: of ``--all``.
+
+    data: further keys of ``--json``.
+    """
+
+    verdict: tuple[str, str]
+    findings: Sequence[Finding]
+    facts: str
+    details: Sequence[str]
+    data: Plain
+
+
+def run(make: Callable[[Path], Report], directory: str, as_json: bool, everything: bool) -> int:
+    """Print the report on a directory. Return the exit code: what is missing for a verdict is a finding, too."""
+    try:
+        report = make(Path(directory))
+    except (JobFilesError, OSError) as error:
+        return complain("diagnose", error)
+    if as_json:
+        (word, sentence), found = report.verdict, [finding.to_dict() for finding in report.findings]
+        print(json.dumps({"verdict": word, "sentence": sentence, **report.data, "findings": found}, indent=1))
+    else:
+        print("\n".join(map(printable, _screen(report, terminal.WIDTH, everything))))
+    return of_states(finding.state for finding in report.findings)
+
+
+def _screen(report: Report, width: int, everything: bool) -> list[str]:
+    """Return the first screen, at most LINES lines; with ``--all`` every finding in full, and the details."""
+    most, groups = 1000 if everything else 2, _groups(report.findings)
+    shown = groups if everything else groups[:FINDINGS]
+    word, sentence = report.verdict
+    lines = wrap(f"verdict: {word if word != NOT_KNOWN else 'cannot tell'}: {sentence}", width, 1)
+    for first, *others in shown:
         because = " (follows)" if first.because else ""
-        text = f"{first.severity}: {_subject([finding.subject for finding in group])}: {first.have} [{first.check}]"
-        lines += wrap(text + because, width, most)
-        lines += wrap(f"    do: {first.fix}", width, 1000 if details is not None else 1)
-        if details is not None:
-            lines += wrap(f"    why: {first.why}", width, most)
-    for line in details or ():
+        subject = _subject([finding.subject for finding in (first, *others)])
+        lines += wrap(f"{first.severity}: {subject}: {first.have} [{first.check}]{because}", width, most)
+        lines += wrap(f"    do: {first.fix}", width, 1000 if everything else 1)
+        lines += wrap(f"    why: {first.why}", width, most) if everything else []
+    for line in report.details if everything else ():
         lines += wrap(line, width, most)
     rest = len(groups) - len(shown)
     more = [f"{rest} more finding{'s' * (rest > 1)}: --all, or --json"] if rest else []
-    return [*lines, *more, *wrap(f"facts: {facts}", width, 1)]
+    return [*lines, *more, *wrap(f"facts: {report.facts}", width, 1)]
 
 
 def _subject(subjects: Sequence[str]) -> str:

@@ -4,27 +4,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder_findings as sentences
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement
-from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
 
-from .command_line import complain
-from .job_files import JobFilesError, open_regular, screen, walk
+from .job_files import DIFFERENT, NOT_KNOWN, OK, STOPPED, JobFilesError, Report, open_regular, walk
 
 # nccl_trace_rank_3, comm_lib_trace_rank_3, _dump_3, rank_3.json
 _RANK = re.compile(r"(?:.*[^0-9])?([0-9]{1,7})(?:\.(?:json|pkl|pickle))?", re.DOTALL)
-STOPPED, DIFFERENT, OK, NOT_KNOWN = "stopped", "mismatch", "ok", "unknown"
 
 
 class Dumps(NamedTuple):
@@ -35,19 +28,10 @@ class Dumps(NamedTuple):
     ignored: int
 
 
-def run(directory: str, as_json: bool, everything: bool) -> int:
-    """Print the verdict on the dumps in a directory. Return the exit code."""
-    try:
-        dumps = load(Path(directory))
-    except (JobFilesError, OSError) as error:
-        return complain("diagnose", error)
-    judgement = recorder.judge(dumps.of_ranks, dumps.problems)
-    if as_json:
-        print(json.dumps(to_dict(judgement, dumps), indent=1))
-    else:
-        print("\n".join(map(printable, render(judgement, dumps, terminal.WIDTH, everything))))
-    # What is missing for a verdict is a finding, too.
-    return of_states(finding.state for finding in sentences.findings(judgement))
+def report(directory: Path) -> Report:
+    """Report on the dumps below a directory. Raises JobFilesError, OSError."""
+    dumps = load(directory)
+    return describe(recorder.judge(dumps.of_ranks, dumps.problems), dumps)
 
 
 def load(directory: Path) -> Dumps:
@@ -91,15 +75,11 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
     if sure:
         return STOPPED, f"{sentences.describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
     if judgement.cycles:
-        return (
-            STOPPED,
-            f"{sentences.describe_ranks(judgement.cycles[0])} wait for each other, each in another group",
-        )
+        ranks = sentences.describe_ranks(judgement.cycles[0])
+        return STOPPED, f"{ranks} wait for each other, each in another group"
     if without:
-        return (
-            STOPPED,
-            f"no dump of {sentences.describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}",
-        )
+        suspects = f"the first suspect{'s' * (len(without) > 1)}"
+        return STOPPED, f"no dump of {sentences.describe_ranks(without)}, {suspects}"
     if waits and judgement.complete and not any(wait.unknown for wait in waits):
         return STOPPED, "all ranks have launched the collectives that they wait in: no rank is late"
     if waits or judgement.pairs:
@@ -111,40 +91,26 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
     return OK, "no rank waits in a collective"
 
 
-def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> list[str]:
-    """Return the first screen, or all of it."""
-    word, sentence = verdict(judgement)
+def describe(judgement: Judgement, dumps: Dumps) -> Report:
     waits = []
     for wait in judgement.waits:
         where = f"collective {wait.number} in {sentences.describe_group(wait.group)}"
         what = sentences.describe_operation(wait.operation)
         waits.append(f"waits: {sentences.describe_ranks(wait.ranks)}: {where}, {what}")
     groups = {group for dump in dumps.of_ranks.values() for group in dump.groups.values()}
+    formats = sorted({dump.version for dump in dumps.of_ranks.values()})
     facts = f"{len(dumps.of_ranks)} of {len(judgement.world)} dumps read, {counted(len(groups), 'group')}"
     facts += f", {sum(len(dump.entries or ()) for dump in dumps.of_ranks.values())} records"
-    facts += f", NCCL {', '.join(judgement.releases) or 'unknown'}, format {', '.join(_formats(dumps)) or 'unknown'}"
+    facts += f", NCCL {', '.join(judgement.releases) or 'unknown'}, format {', '.join(formats) or 'unknown'}"
     facts += f", {dumps.ignored} other files" if dumps.ignored else ""
-    head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
-    return screen(head, sentences.findings(judgement), facts, width, waits if everything else None)
-
-
-def _formats(dumps: Dumps) -> list[str]:
-    return sorted({dump.version for dump in dumps.of_ranks.values()})
-
-
-def to_dict(judgement: Judgement, dumps: Dumps) -> Plain:
-    """Return the judgement as plain data."""
-    word, sentence = verdict(judgement)
     found = recorder_dump.to_plain(judgement)
-    return {
-        "verdict": word,
-        "sentence": sentence,
+    data = {
         "complete": judgement.complete,
         "ranks": len(judgement.world),
         "dumps": sorted(dumps.of_ranks),
         "nccl": found["releases"],
-        "formats": _formats(dumps),
+        "formats": formats,
         **{key: found[key] for key in ("missing", "suspects", "cycles", "mismatches", "waits", "pairs")},
         "refused": found["problems"],
-        "findings": [finding.to_dict() for finding in sentences.findings(judgement)],
     }
+    return Report(verdict(judgement), sentences.findings(judgement), facts, waits, data)

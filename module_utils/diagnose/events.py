@@ -22,40 +22,46 @@ OUTSIDE, CAUSE, NETWORK, EFFECT, ORDER, WEAK, REPORT, NOTICE = range(8)
 TIERS = ("OUTSIDE", "CAUSE", "NETWORK", "EFFECT", "ORDER", "WEAK", "REPORT", "NOTICE")
 
 
-class Event(NamedTuple):
-    """id: of the event.   check: of its finding.   tier: see above.   why, fix: "": those of the check.
-
-    causes: usual causes, where no line shows one.   plain: the line itself states what is wrong.
-    by_code: each code is a finding of its own.
-    """
-
-    id: str
-    check: Check
-    tier: int
-    why: str = ""
-    fix: str = ""
-    causes: str = ""
-    severity: str = ""
-    state: str = "drift"
-    plain: bool = False
-    by_code: bool = False
-
-
 class Detail(NamedTuple):
-    """Meaning of an event with a code, a text or a place of the sources. The first that fits counts.
+    """Meaning of an event where its code, its text and its place in the sources fit. why, fix: "": those of the check.
 
-    proven: ``causes`` is what the line itself states.   tier: instead.
+    causes: usual ones, where no line shows one; proven: the line itself states them.   tier: instead of the event's.
     """
 
-    event: str
-    code: Pattern[str] = re.compile("")
-    text: Pattern[str] = re.compile("")
-    place: Pattern[str] = re.compile("")
     why: str = ""
     fix: str = ""
     causes: str = ""
     proven: bool = False
     tier: Optional[int] = None
+    code: Pattern[str] = re.compile("")
+    text: Pattern[str] = re.compile("")
+    place: Pattern[str] = re.compile("")
+
+
+class Event(NamedTuple):
+    """id: of the event.   check: of its finding.   tier: see above.   details: the last one fits always.
+
+    plain: the line itself states what is wrong.   by_code: each code is a finding of its own.
+    """
+
+    id: str
+    check: Check
+    tier: int
+    details: Tuple[Detail, ...]
+    severity: str = ""
+    state: str = "drift"
+    plain: bool = False
+    by_code: bool = False
+
+    def detail(self, code: str, text: str, place: str) -> Detail:
+        """Merge the details that fit: of each text the first that has it."""
+        rows = [row for row in self.details
+                if row.code.match(code) and row.text.search(text) and row.place.search(place)]  # fmt: skip
+
+        def first(name: str) -> Detail:
+            return next((row for row in rows if getattr(row, name) not in ("", None)), rows[-1])
+
+        return first("causes")._replace(why=first("why").why, fix=first("fix").fix, tier=first("tier").tier)
 
 
 @dataclass
@@ -106,12 +112,6 @@ class Group:
     def name(self) -> str:
         return "%s %s" % (self.event.id, self.code) if self.code else self.event.id
 
-    @property
-    def texts(self) -> Tuple[str, str, str]:
-        """Return why, fix and causes: of the refinement, else of the event."""
-        event, detail = self.event, self.detail
-        return detail.why or event.why, detail.fix or event.fix, detail.causes or event.causes
-
     def take(self, one: Occurrence) -> None:
         """Add an occurrence."""
         self.count += 1
@@ -124,34 +124,30 @@ class Group:
             self.hosts.add(one.host)
 
 
-def read_table(table: str) -> Tuple[Dict[str, Event], Tuple[Detail, ...]]:
-    """Return the events of a table by id, and their refinements. ``event_table`` describes its form."""
-    events, details = {}, []
+def read_table(table: str) -> Dict[str, Event]:
+    """Return the events of a table by id. ``event_table`` describes its form."""
+    events = {}
     for block in re.split(r"\n(?=\w)", re.sub(r"\n *\+ ", " ", table.strip())):
         begin, *refinements = re.split(r"\n(?=  (?:code|text|place) )", block)
         row, _end, texts = begin.partition("\n")
         event, check, tier, *words = row.split()
-        found = _fields(texts)
-        severity = next((word for word in words if word in SEVERITIES), "")
-        state = "unknown" if "unknown" in words else "drift"
         events[event] = Event(
-            *(event, getattr(checks, check), TIERS.index(tier)),
-            *(found.get(name, "") for name in ("why", "fix", "causes")),
-            *(severity, state, "plain" in words, "by_code" in words),
+            *(event, getattr(checks, check), TIERS.index(tier), tuple(map(_read_detail, [*refinements, texts]))),
+            severity=next((word for word in words if word in SEVERITIES), ""),
+            state="unknown" if "unknown" in words else "drift",
+            plain="plain" in words,
+            by_code="by_code" in words,
         )
-        details += [_refinement(event, _fields(part)) for part in refinements]
-    return events, tuple(details)
+    return events
 
 
-def _fields(lines: str) -> Dict[str, str]:
-    return {word: rest for word, _blank, rest in (line.strip().partition(" ") for line in lines.splitlines())}
+def _read_detail(lines: str) -> Detail:
+    found = {word: rest for word, _blank, rest in (line.strip().partition(" ") for line in lines.splitlines())}
+    return Detail(
+        *(found.get("why", ""), found.get("fix", ""), found.get("proven", found.get("causes", "")), "proven" in found),
+        TIERS.index(found["tier"]) if "tier" in found else None,
+        *(re.compile(found.get(name, "")) for name in ("code", "text", "place")),
+    )
 
 
-def _refinement(event: str, found: Dict[str, str]) -> Detail:
-    patterns = (re.compile(found.get(name, "")) for name in ("code", "text", "place"))
-    causes, tier = found.get("proven", found.get("causes", "")), found.get("tier")
-    number = TIERS.index(tier) if tier is not None else None
-    return Detail(event, *patterns, found.get("why", ""), found.get("fix", ""), causes, "proven" in found, number)
-
-
-BY_ID, DETAILS = read_table(TABLE)
+BY_ID = read_table(TABLE)

@@ -68,42 +68,31 @@ class Format(NamedTuple):
     text: str
 
 
-class ReleaseRange(NamedTuple):
-    """Releases that can have printed some messages.
+class _Table(NamedTuple):
+    """by_word: a word -> formats that have it, and their releases as bits.   places: file -> releases as bits."""
 
-    releases: those of RELEASES that print all of them; empty where no single release does.
-    recognised: kinds of messages, and places, that only some releases print. 0: nothing is known.
-    """
-
-    releases: Tuple[str, ...]
-    recognised: int
-
-
-class _Table:
-    """index: a word -> formats that have it, and their releases as bits.   places: file -> releases as bits."""
-
-    def __init__(self) -> None:
-        data = pkgutil.get_data(__package__, "formats.tsv")
-        if data is None:
-            raise OSError("formats.tsv cannot be read from this package")
-        rows = [Format(*line.split("\t")) for line in data.decode("ascii").splitlines()[1:]]
-        self.formats = tuple(row for row in rows if row.level != "PLACE")
-        self.places: Dict[str, int] = {}
-        for row in rows:
-            if row.level == "PLACE":
-                self.places[row.text] = self.places.get(row.text, 0) | _bits(row.first, row.last)
-        words = [_words(row.text) for row in self.formats]
-        common = Counter(word for found in words for word in found)
-        self.index: Dict[str, List[Tuple[Format, int]]] = {}
-        for row, found in zip(self.formats, words):
-            if sum(character.isalpha() for word in found for character in word) >= _LETTERS:
-                rarest = min(found, key=lambda word: (common[word], -len(word), word))
-                self.index.setdefault(rarest, []).append((row, _bits(row.first, row.last)))
+    formats: Tuple[Format, ...]
+    places: Dict[str, int]
+    by_word: Dict[str, List[Tuple[Format, int]]]
 
 
 @lru_cache(maxsize=None)
 def _table() -> _Table:
-    return _Table()
+    data = pkgutil.get_data(__package__, "formats.tsv")
+    if data is None:
+        raise OSError("formats.tsv cannot be read from this package")
+    rows = [Format(*line.split("\t")) for line in data.decode("ascii").splitlines()[1:]]
+    table = _Table(tuple(row for row in rows if row.level != "PLACE"), {}, {})
+    for row in rows:
+        if row.level == "PLACE":
+            table.places[row.text] = table.places.get(row.text, 0) | _bits(row.first, row.last)
+    words = [_words(row.text) for row in table.formats]
+    common = Counter(word for found in words for word in found)
+    for row, found in zip(table.formats, words):
+        if sum(character.isalpha() for word in found for character in word) >= _LETTERS:
+            rarest = min(found, key=lambda word: (common[word], -len(word), word))
+            table.by_word.setdefault(rarest, []).append((row, _bits(row.first, row.last)))
+    return table
 
 
 def formats() -> Tuple[Format, ...]:
@@ -117,10 +106,13 @@ def lookup(text: str) -> List[Format]:
 
 
 class ReleaseEvidence:
-    """Releases that print all messages of one log. Later messages of a kind that is known cost a lookup."""
+    """Releases that print all messages of one log. Later messages of a kind that is known cost a lookup.
+
+    recognised: kinds of messages, and places, that only some releases print. 0: nothing is known.
+    """
 
     def __init__(self) -> None:
-        self._releases, self._recognised = ALL, 0
+        self._bits, self.recognised = ALL, 0
         self._kinds: Set[str] = set()
 
     def add(self, place: str, text: str) -> None:
@@ -147,21 +139,20 @@ class ReleaseEvidence:
             self._narrow(bits)
 
     def _narrow(self, releases: int) -> None:
-        self._releases &= releases
-        self._recognised += 1
+        self._bits &= releases
+        self.recognised += 1
 
     @property
-    def range(self) -> ReleaseRange:
-        """Return what is known so far."""
-        found = tuple(release for i, release in enumerate(RELEASES) if self._releases >> i & 1)
-        return ReleaseRange(found, self._recognised)
+    def releases(self) -> Tuple[str, ...]:
+        """Return those of RELEASES that print all messages so far; none where no single release does."""
+        return tuple(release for i, release in enumerate(RELEASES) if self._bits >> i & 1)
 
 
 def _matching_formats(text: str) -> Iterable[Tuple[Format, int]]:
     """Yield the formats that fit a message, and their releases as bits."""
     text = text.strip()
     for word in sorted(set(_WORD.findall(text)[:_WORDS])) if len(text) <= _LONGEST else ():
-        for row, releases in _table().index.get(word, ()):
+        for row, releases in _table().by_word.get(word, ()):
             first, *others = _segments(row.text)
             match = first.match(text)
             for segment in others:

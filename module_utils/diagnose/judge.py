@@ -17,6 +17,7 @@ from .events import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
 from .jobs import Job, jobs
 from .log_reader import Log
 from .names import causes_text, hosts_of, names, of_ranks
+from .program_events import split_label
 from .state import Process
 
 # The first release whose logs are judged.
@@ -45,11 +46,6 @@ _RESULTS = {
     5: "the program uses NCCL wrongly", 6: "another rank went away first, or the network failed",
 }  # fmt: skip
 _GIDS = re.compile(r"(?:localGid |local GID (?!index))([^\s,]{2,60}),? remote ?G[Ii][Dd]s? ?([^\s,;]{2,60})")
-# What loggers and launchers put before what a line says.
-_STAMP = re.compile(
-    r"(?:\[(?:rank|default) ?\d{1,8}\]:? ?|\[?[EFWI]\d{3,4} [\d:.]{8,18} (?:\d{1,10} )?[\w/.-]{1,200}:\d{1,6}\] ?|"
-    r"\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}Z? ?(?:- |std(?:out|err) F )?|\d{1,8}\.\ds\s\d{1,8}\s){1,4}"
-)
 
 
 @dataclass(frozen=True)
@@ -214,14 +210,14 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
             for one in then[:2]]  # fmt: skip
     parts += ["then: %s" % ", ".join(each)] if each and group is diagnosis.root else []
     setting = _setting(job, group)
-    why, fix, causes = group.texts
-    if (setting or causes) and group.because is None:
-        parts.append(causes_text([setting or causes], group.detail.proven or bool(setting)))
+    detail = group.detail
+    if (setting or detail.causes) and group.because is None:
+        parts.append(causes_text([setting or detail.causes], detail.proven or bool(setting)))
     stepped = "ranks waited in one number of a process group with other operations or sizes: they are out of step"
-    why = stepped if event.id == "watchdog" and waited.out_of_step else why
+    why = stepped if event.id == "watchdog" and waited.out_of_step else detail.why
     return event.check.judge(
         "%s %s" % (job.name, group.name), state, None, "; ".join(parts)[:1500], "line %d" % group.first.order,
-        fix or None, because=because, why=why or None, severity=severity,
+        detail.fix or None, because=because, why=why or None, severity=severity,
     )  # fmt: skip
 
 
@@ -252,7 +248,9 @@ def _severity(log: Log, job: Job, group: Group, diagnosis: Diagnosis) -> Tuple[s
 def _title(job: Job, group: Group, waited: ranks.Waits) -> str:
     """Return what happened: the quoted line, or a few words where several lines say it together."""
     event, one = group.event, group.first
-    text = plain(one.text)
+    label, text = split_label(one.text)
+    # Ray's label names the worker.
+    text = label + text if "(" in label or not text else text
     if event.id in ("watchdog", "signalled"):
         return ranks.waits_title(waited, job)
     if event.id == "completion" and whole(group.code) is not None:
@@ -268,12 +266,6 @@ def _title(job: Job, group: Group, waited: ranks.Waits) -> str:
         return "the kernel reports Xid %s of the GPU at PCI %s%s" % (group.code, one.fields.get("device"), program)
     text = text if len(text) <= 300 else "%s ..." % text[:300]
     return text + (", %d times" % group.count if group.count > 1 and event.id not in ("cuda", "exception") else "")
-
-
-def plain(text: str) -> str:
-    """Return a line without the stamps of loggers and launchers."""
-    match = _STAMP.match(text)
-    return text[match.end() :] or text if match else text
 
 
 def _where(job: Job, group: Group) -> List[str]:

@@ -3,16 +3,16 @@
 """Normalise lines of a log: find NCCL's records, their process and their time behind what others have put before them.
 
 NCCL writes ``HOST:PID:TID [DEVICE] NCCL INFO TEXT`` and, before WARN, ``[DATE TIME]`` (2.26 and later) and FILE:LINE
-(src/debug.cc of NVIDIA/nccl). Launchers (mpirun --tag-output, srun --label, torchrun, pdsh, Ray), collectors (Docker's
-JSON, Kubernetes) and people (Markdown quotes, line numbers) put their marks before a line. Processes that share a pipe
-tear each other's lines.
+(src/debug.cc of NVIDIA/nccl). Launchers (mpirun --tag-output, srun --label, torchrun, pdsh, Ray) and collectors
+(Docker's JSON, Kubernetes) put their marks before a line, pages on the web quote it. Processes that share a pipe tear
+each other's lines.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import List, Match, NamedTuple, Optional, Sequence
+from typing import List, Match, NamedTuple, Optional
 
 # NCCL's buffer has 1,024 to 4,096 bytes; the rest of a longer line is not read.
 LONGEST = 16384
@@ -51,14 +51,16 @@ CLOCK = re.compile(
     r"(?P<date>\d{4}[-/]\d\d[-/]\d\d)[ T_](?P<time>\d\d:\d\d:\d\d)|"
     r"[\[ ]?[EFWI](?P<day>\d{3,4}) (?P<glog>\d\d:\d\d:\d\d)"
 )
+# Time of a collector or of syslog, with the host and program of that.
+_STAMP = re.compile(
+    r"^(?:(?:\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? (?:- |(?:std(?:out|err) )?[FP] )?|"
+    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} )(?:[\w.-]{1,120} [\w./-]{1,60}\[\d{1,10}\]: )?){1,2}"
+)
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,12}[A-Za-z]")
 _QUOTE = re.compile(r"^(?:> ?){1,4}|^\s{0,4}`{1,3}|`{1,3}\s*$")
-_LINK = re.compile(r"\[([^\]\[]{1,80})\]\(https?://[^)\s]{1,300}\)")
 _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#39;", "'"), ("&amp;", "&"))
 # Keys of a JSON object that hold the line of a log.
 _WRAPPED = ("log", "message", "msg", "textPayload", "text")
-_NUMBERED = re.compile(rb"\s{0,6}(\d{1,7})(?: \| ?|\t|  )")
-_CONSECUTIVE = 4
 
 
 class Head(NamedTuple):
@@ -85,7 +87,7 @@ class Record(NamedTuple):
 
 
 def decode(line: bytes) -> str:
-    """Return the text of a line without colours, quote marks, links and entities. Reads LONGEST bytes."""
+    """Return the text of a line without colours, quote marks and entities. Reads LONGEST bytes."""
     if line[:1] == b"{":
         line = _unwrap(line)
     text = line[:LONGEST].decode("utf-8", "replace")
@@ -93,8 +95,6 @@ def decode(line: bytes) -> str:
         text = _COLOUR.sub("", text)
     if text[:1] == ">" or "`" in text[:7] or text[-1:] == "`":
         text = _QUOTE.sub("", text)
-    if "](http" in text:
-        text = _LINK.sub(r"\1", text)
     if "&" in text:
         for entity, char in _ENTITIES:
             text = text.replace(entity, char)
@@ -109,19 +109,8 @@ def _unwrap(line: bytes) -> bytes:
         return line
     text = next((wrapped[key] for key in _WRAPPED if isinstance(wrapped.get(key), str)), None)
     time = "%s F " % wrapped["time"] if isinstance(wrapped.get("time"), str) else ""
-    plain = time + str(text).strip().replace("\n", " ")
+    plain = time + str(text).rstrip().replace("\n", " ")
     return line if text is None else plain.encode("utf-8", "replace")
-
-
-def numbered(lines: Sequence[bytes]) -> bool:
-    """Return whether the first lines of a file carry consecutive line numbers of an editor."""
-    found = [int(match.group(1)) for match in map(_NUMBERED.match, lines[:_CONSECUTIVE]) if match is not None]
-    return len(found) == _CONSECUTIVE and found == list(range(found[0], found[0] + _CONSECUTIVE))
-
-
-def without_number(line: bytes) -> bytes:
-    """Return the line without an editor's line number."""
-    return _NUMBERED.sub(b"", line, count=1) if _NUMBERED.match(line) else line
 
 
 def records(line: str) -> List[Record]:
@@ -194,6 +183,11 @@ def clock(text: str) -> str:
     if match.group("day"):
         return "%s %s" % (match.group("day").zfill(4), match.group("glog"))
     return "%s %s" % (match.group("date").replace("/", "-"), match.group("time"))
+
+
+def without_stamp(text: str) -> str:
+    """Return a line without the time that a collector or syslog has put before it."""
+    return _STAMP.sub("", text, count=1) if text[:1].isdigit() or text[3:4] == " " else text
 
 
 def same_day(time: str) -> str:

@@ -16,8 +16,8 @@ from .events import Event, Group
 from .facts import fold
 from .facts import read as read_fact
 from .formats import ReleaseEvidence
-from .lines import LONGEST, Head, Record, clock, decode, launcher_rank
-from .program_events import LABEL
+from .lines import LONGEST, Head, Record, clock, decode, launcher_rank, without_stamp
+from .program_events import split_label
 from .reader import StateLog, StateReader
 from .state import Key
 from .table import Table, read_row
@@ -29,7 +29,7 @@ _LOOKED_UP = 4_096
 # Lines behind ``Last error:`` of which one quotes NCCL: others may come between.
 _ERROR_LINES = 4
 _DIGITS = b"0123456789"
-_HEADLESS = (b"NCCL INFO ", b"NCCL WARN ")
+_HEADLESS = ("NCCL INFO ", "NCCL WARN ")
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
 _LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
@@ -61,14 +61,14 @@ class Log(StateLog):
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
     rccl: it has lines of AMD's RCCL.   cut: warnings whose text is missing.
-    releases: by the forms of its messages, up to a line that names the release.
+    evidence: of the release, by the forms of its messages, up to a line that names it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
         self.ras = ras.Report()
-        self.releases = ReleaseEvidence()
+        self.evidence = ReleaseEvidence()
         self.binary = self.last_step = self.last_success = self.cut = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
@@ -89,6 +89,8 @@ class Reader(StateReader):
 
     def _begin(self) -> None:
         self._ras_left = self._error_lines = 0
+        # The line that is read, with its time.
+        self._stamped = ""
         # Label of a rank's lines -> whether its traceback counts.
         self._tracebacks: Dict[str, bool] = {}
         # Rank of an exception whose last error follows; -1 for one without a rank.
@@ -129,21 +131,22 @@ class Reader(StateReader):
         """Compare a record with NCCL's formats until a line names the release."""
         self._named = self._named or bool(self._last_process and self._last_process.versions)
         if not self._named:
-            self.log.releases.add(record.head.place, record.text)
+            self.log.evidence.add(record.head.place, record.text)
 
     def _other(self, line: bytes) -> None:
         log = self.log
-        if line.startswith(_HEADLESS):
-            # Somebody has cut off all of NCCL's head.
-            self._records(b" " + line)
-            return
         form = line.translate(None, _DIGITS)[:LONGEST]
         known = self._quiet.get(form) if self._unfinished is None else None
-        if known is not None and self._last_error is None and self._open is None and not self._ras_left:
+        if known is not None and self._last_error is None and not self._ras_left:
             self._silent(known)
             return
         log.binary += b"\0" in line
-        text = decode(line)
+        self._stamped = decode(line)
+        text = without_stamp(self._stamped)
+        if text.startswith(_HEADLESS):
+            # Somebody has cut off all of NCCL's head.
+            self._records(b" " + text.encode("utf-8", "replace"))
+            return
         if self._unfinished is not None:
             record, self._unfinished = self._unfinished._replace(text=text.strip()), None
             log.cut -= 1
@@ -152,9 +155,9 @@ class Reader(StateReader):
         in_ras, self._ras_left = self._ras_left > 0, max(self._ras_left - 1, 0)
         if any(mark in line for mark in ras.BEGIN):
             in_ras, self._ras_left = True, ras.LINES
-        if self._continued(text) or (in_ras and log.ras.line(text)) or log.table.line(line, text):
+        if (in_ras and log.ras.line(text)) or log.table.line(text):
             return
-        if self._last_error is not None and LABEL.sub("", text, count=1).strip():
+        if self._last_error is not None and split_label(text)[1].strip():
             rank, self._error_lines = self._last_error, self._error_lines - 1
             quoted = self._quoted(text, rank)
             self._last_error = None if quoted or self._error_lines <= 0 else rank
@@ -174,28 +177,13 @@ class Reader(StateReader):
         elif event == "success":
             self.log.last_success = self.log.lines
 
-    def _continued(self, text: str) -> bool:
-        """Complete a warning that somebody has broken into two lines."""
-        opened, self._open = self._open, None
-        if opened is None or len(text) > 600:
-            return False
-        record, one = opened
-        joined = "%s %s" % (record.text, text.strip())
-        event, fields = nccl_events.classify(joined, record.head.place)
-        better = one.event.id == "warning" and event.id not in ("warning", "fallback", "harmless")
-        if not better or program_events.classify(text) is not None:
-            return False
-        self.log.forget(one)
-        self._occurrence(event, fields, joined, one.process, record.head)
-        return True
-
     def _quoted(self, text: str, rank: int) -> bool:
         """Read NCCL's last error as PyTorch quotes it. rank: of the exception; -1: not known."""
-        event, fields = nccl_events.classify(LABEL.sub("", text, count=1))
+        event, fields = nccl_events.classify(split_label(text)[1])
         named = program_events.rank_of(text)
         number = named if named is not None else rank if rank >= 0 else None
         if event.id != "warning":
-            self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
+            self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(self._stamped)))
         return event.id != "warning"
 
     def _report(self, text: str) -> Optional[str]:
@@ -203,8 +191,7 @@ class Reader(StateReader):
 
         Return None where it reports something; else its silent event, "" where no row fits.
         """
-        body = LABEL.sub("", text, count=1)
-        name = text[: len(text) - len(body)]
+        name, body = split_label(text)
         if _TRACEBACK in text:
             self._tracebacks[name] = self._tracebacks.get(name, True)
             return None
@@ -294,7 +281,7 @@ class Reader(StateReader):
             rank = process.rank_at(None) if process is not None else whole(fields.get("local"))
         ranks = [whole(word) for word in str(fields.get("behind") or "").split(",")[: Group.LIMIT]]
         for number in [one for one in ranks if one is not None] or [rank]:
-            head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(text))
+            head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(self._stamped))
             self._occurrence(event, fields, text.strip(), process, head)
 
 
@@ -311,7 +298,8 @@ def interest(line: bytes) -> int:
         return 200
     if b"Last error:" in line:
         return 6
-    return int(b"# " in line[:24] or read_row(line) is not None or any(mark in line for mark in _MARKS))
+    text = without_stamp(decode(line))
+    return int("# " in text[:24] or read_row(text) is not None or any(mark in line for mark in _MARKS))
 
 
 def read(text: bytes, name: str = "log") -> Log:

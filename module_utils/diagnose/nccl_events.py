@@ -22,7 +22,6 @@ _ASYNC = r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal 
 PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("verbs", "Error in (?P<code>mlx5dv_get_data_direct_sysfs_path)"),
     ("port_active", _ASYNC + "(?P<code>port active)"),
-    ("port", _ASYNC + "(?P<code>port error)"),
     ("event", _ASYNC + "(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
         r"communication established|send queue drained|last WQE reached|SRQ limit reached|path migrat\w{1,10}(?! "
         "error))"),
@@ -118,7 +117,6 @@ OTHERS: Tuple[Tuple[str, str], ...] = (
     ("nvlink_p2p", "P2P is disabled between NVLINK connected GPUs"),
     ("driver", "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported "
         "prior"),
-    ("driver", "(?:Cuda|CUDA) driver"),
     ("no_transport", "No transport found for rank|has no transport for"),
     ("nvml", r"nvml\w{1,60}(?:\([^)]*\))? failed|nvmlDeviceGetCount\(\) reported"),
     ("link_layer", "incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts|"

@@ -289,21 +289,33 @@ def _hcas(job: Job) -> List[Finding]:
 
 
 def _speeds(job: Job) -> List[Finding]:
-    """Judge the speed of HCAs with connections against the fastest one, and changes while the job ran."""
+    """Judge the speed of HCAs with connections against the fastest one, and changes while the job ran.
+
+    Where no connection is shown, which HCAs have some is unknown: those of one name are compared.
+    """
     speeds: Dict[str, Dict[str, int]] = {}
+    shown = any(used_hcas(processes)[0] for processes in job.by_node.values())
     for node, processes in job.by_node.items():
-        used, every = used_hcas(processes)[0], [item for one in processes for item in one.speeds.items()]
-        speeds[node] = {name: mbit for name, mbit in every if name in used and mbit > 0}
-    most = max((mbit for own in speeds.values() for mbit in own.values()), default=0)
+        used, seen = used_hcas(processes)
+        every = [item for one in processes for item in one.speeds.items()]
+        speeds[node] = {name: mbit for name, mbit in every if name in (used if shown else seen) and mbit > 0}
+    fastest: Dict[str, int] = {}
+    for name, mbit in (item for own in speeds.values() for item in own.items()):
+        fastest[name] = max(fastest.get(name, 0), mbit)
+    if shown:
+        fastest = dict.fromkeys(fastest, max(fastest.values(), default=0))
     found = []
     for node, own in sorted(speeds.items()):
-        slow = ["%s %g Gbit/s" % (name, mbit / 1000) for name, mbit in own.items() if mbit < most]
+        slow = {name: mbit for name, mbit in own.items() if mbit < fastest[name]}
         changes = sorted({change for process in job.by_node[node] for change in process.speed_changes})
         fell = ["%s %g to %g Gbit/s" % (name, old / 1000, new / 1000) for name, old, new in changes if new < old]
-        subject, on, want = "%s %s" % (job.name, node), node or UNNAMED, "%g Gbit/s as the others" % (most / 1000)
+        subject, on = "%s %s" % (job.name, node), node or UNNAMED
         if slow:
-            have = "%s on %s, others have %g" % (names(slow, 8), on, most / 1000)
-            found.append(HCA_SPEED.judge(subject, "drift", want, have, "NET/IB speed="))
+            most = max(fastest[name] for name in slow) / 1000
+            have = names(("%s %g Gbit/s" % (name, mbit / 1000) for name, mbit in slow.items()), 8)
+            have = "%s on %s, others have %g" % (have, on, most) + ("" if shown else "; no connection is shown")
+            state, want = "drift" if shown else "unknown", "%g Gbit/s as the others" % most
+            found.append(HCA_SPEED.judge(subject, state, want, have, "NET/IB speed="))
         if fell:
             have, source = "the speed of a port fell while the job ran: %s on %s" % (names(fell, 8), on), "speed change"
             found.append(HCA_SPEED.judge("%s change" % subject, "drift", "no change", have, source))

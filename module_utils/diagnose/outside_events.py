@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .events import read_table
 
-OUTSIDE_NCCL, DETAILS = read_table(r"""
+OUTSIDE_NCCL = read_table(r"""
 oom EXIT OUTSIDE plain
   why the kernel or the scheduler killed a process because memory of the host, or of its cgroup, ran out
   fix raise the job's memory limit (cgroup, pod, Slurm --mem), or let it need less

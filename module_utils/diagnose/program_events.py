@@ -221,7 +221,6 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"Invalid MPI plugin name|MPI_INIT has failed|\*\*\* An error occurred in MPI_Init"),
     ("ast health check: ", "noise", r"\b[Ll]ast health check: "),
     ("did not become ready", "worker_lost", r"did not become ready (?:within|in|after) [\d.]{1,9}"),
-    ("RayTaskError(", "exception_remote", r"RayTaskError\(\w"),
     ("Keep-alive key", "coordination", "Keep-alive key .{1,200} is not renewed"),
     ("died from signal", "exit", r"rank (?P<rank>\d{1,8}) died from (?P<code>signal \d{1,2})"),
     ("Segfault encountered", "exit", "(?P<word>Segfault) encountered"),
@@ -259,11 +258,13 @@ _PROGRESS = tuple(row for row in _GENERAL if row[1] in ("success", "step"))
 # Marks of lines that report something: an excerpt of a log keeps them.
 _REPORTS = (row[0] for row in (*_SPECIFIC, *_GENERAL) if row[1] not in ("noise", "step", "waits"))
 MARKS = tuple({_TRACEBACK, "CCL version", "Last error:"}.union(*_REPORTS))
-# What stands before the text of a line: labels of launchers, loggers and collectors.
-LABEL = re.compile(
+# Labels of launchers and loggers before the text of a line. pdsh writes a host: lower case, with a digit, as no
+# exception is named.
+_LABEL = re.compile(
     r"(?:\[(?:rank|default)? ?\d{1,8}\]:? ?|\[\d{1,7},\d{1,7}\]<std(?:out|err)>:? ?|\([^()]{1,80}\) ?|\d{1,7}: |"
-    r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\[\]]{1,80}\] |\S{20,40} std(?:out|err) F |"
-    r"\d{1,8}\.\ds\s\d{1,8}\s|> ){0,4}"
+    r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\[\]]{1,80}\] |"
+    r"\[?[EFWI]\d{3,4} [\d:.]{8,18} (?:\d{1,10} )?[\w/.-]{1,200}:\d{1,6}\] ?|"
+    r"[a-z][\w-]{0,60}\d(?:\.[\w.-]{1,80})?: |\d{1,8}\.\ds\s\d{1,8}\s|> ){0,4}"
 )
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Died)"
@@ -321,7 +322,7 @@ def classify(line: str, in_traceback: bool = False) -> Optional[Tuple[Event, Dic
     found = _match(_SPECIFIC, line)
     if found is not None:
         return found
-    text = LABEL.sub("", line, count=1)
+    _label, text = split_label(line)
     # Python reports an exception that nothing caught.
     if _EXCEPTION.match(text) or (in_traceback and _IN_TRACEBACK.match(text)):
         return _BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], {"code": ""}
@@ -349,6 +350,12 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
             name, code = "fabric_manager", "NVLS"
         return _BY_ID[name], {**fields, "code": code}
     return None
+
+
+def split_label(line: str) -> Tuple[str, str]:
+    """Return the label of a line, and its text."""
+    label = _LABEL.match(line)
+    return (label.group(), line[label.end() :]) if label else ("", line)
 
 
 def exit_code(fields: Dict[str, Any]) -> str:

@@ -11,11 +11,10 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import nccl_events
-from .details import merge_details
 from .events import Event, Group, Occurrence
 from .facts import Fact, fold, may_read
 from .facts import read as read_fact
-from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
+from .lines import LONGEST, Head, Record, decode, records
 from .state import Found, Key, Process, State
 
 # Connections that are counted without parsing, pids of which the host is stored, and groups of events.
@@ -48,19 +47,10 @@ class StateLog:
             self.beyond += 1
             return
         if key not in self.groups:
-            detail = merge_details(one)
+            detail = one.event.detail(one.code, one.text, one.place)
             tier = one.event.tier if detail.tier is None else detail.tier
             self.groups[key] = Group(one.event, key[1], tier, one, detail)
         self.groups[key].take(one)
-
-    def forget(self, one: Occurrence) -> None:
-        """Take an occurrence back."""
-        group = self.groups.get(_key(one))
-        if group is not None and one in group.kept:
-            group.kept.remove(one)
-            group.count -= 1
-            if not group.count:
-                del self.groups[_key(one)]
 
 
 def _key(one: Occurrence) -> Tuple[str, str]:
@@ -77,21 +67,17 @@ class StateReader:
     def __init__(self, log: Optional[StateLog] = None) -> None:
         self.log = StateLog() if log is None else log
         self._rest = b""
-        self._first: Optional[List[bytes]] = None
-        self._numbered = False
         self._at_end = False
         # Begin and end of a line on a connection -> times, process, fields.
         self._channels: Dict[Tuple[bytes, bytes], List[Any]] = {}
         self._pids: Dict[Optional[int], str] = {}
-        self._open: Optional[Tuple[Record, Occurrence]] = None
         self._last_process: Optional[Process] = None
 
     def source(self, name: str) -> None:
         """Begin a file."""
         self.end()
         self.log.sources.append(name)
-        self._first, self._numbered = [], False
-        self._open = self._last_process = None
+        self._last_process = None
 
     def feed(self, block: bytes) -> None:
         """Take a block of the file in."""
@@ -101,20 +87,11 @@ class StateReader:
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = (self._rest + block).split(b"\n")
         self._rest = lines.pop()[:LONGEST]
-        if self._first is not None:
-            self._first += lines
-            if len(self._first) < 4:
-                return
-            lines, self._first = self._first, None
-            self._numbered = numbered(lines)
         for line in lines:
             self._line(line)
 
     def end(self) -> None:
         """Take the last line of the file in, which has no end."""
-        lines, self._first = self._first or [], None
-        for line in lines:
-            self._line(line)
         rest, self._rest, self._at_end = self._rest, b"", True
         if rest:
             self._line(rest)
@@ -123,7 +100,6 @@ class StateReader:
 
     def _line(self, line: bytes) -> None:
         self.log.lines += 1
-        line = without_number(line) if self._numbered else line
         at = line.find(b" NCCL ")
         if at < 0:
             if line.strip():
@@ -138,7 +114,6 @@ class StateReader:
             if not may_read(key):
                 self.log.info += 1
                 self.log.unmatched += 1
-                self._open = None
                 return
         self._records(line)
 
@@ -148,7 +123,6 @@ class StateReader:
         found = self._channels.get((line[:at], line[begin:])) if begin >= 0 and not self._at_end else None
         if found is not None:
             found[0] += 1
-            self._open = None
         return found is not None
 
     def _flush_channels(self) -> None:
@@ -168,7 +142,6 @@ class StateReader:
                 self._info(record, line if len(found) == 1 else b"")
             else:
                 self.log.unmatched += 1
-                self._open = None
         if not found:
             self._other(line)
 
@@ -199,7 +172,6 @@ class StateReader:
         return key
 
     def _info(self, record: Record, line: bytes) -> None:
-        self._open = None
         head, text = record.head, record.text
         if head.place and text.startswith("->"):
             text = "%s %s" % (head.place.partition(" ")[0], text)
@@ -226,21 +198,17 @@ class StateReader:
     def _warning(self, record: Record) -> None:
         head, text = record.head, record.text
         process = self._process(head)
-        self._last_process, self._open = process, None
+        self._last_process = process
         if not text:
             return
         event, fields = nccl_events.classify(text, head.place)
-        one = self._occurrence(event, fields, text, process, head)
+        self._occurrence(event, fields, text, process, head)
         if process is not None:
             for why in (why for words, why in _ABSENT if words in text):
                 process.add("absent", why)
-        # Somebody may have broken it into two lines.
-        self._open = (record, one) if event.id in ("warning", "mismatch") or not fields.get("code") else None
 
-    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> Occurrence:
+    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> None:
         host = head.host or (process.host if process is not None else "")
         source = len(self.log.sources)
         who = (process, head.device, head.rank, host, head.place, head.time)
-        one = Occurrence(event, self.log.lines, source, text[:600], fields, *who)
-        self.log.add(one)
-        return one
+        self.log.add(Occurrence(event, self.log.lines, source, text[:600], fields, *who))

@@ -170,11 +170,11 @@ def _between(log: Log, job: Job) -> List[Optional[str]]:
 
     None as the oldest: it may be older than the releases whose messages are known.
     """
-    found = log.releases.range
-    if log.rccl or _releases(log, job) or not found.recognised or not found.releases:
+    found = log.evidence.releases
+    if log.rccl or _releases(log, job) or not log.evidence.recognised or not found:
         return []
-    oldest = found.releases[0] if found.releases[0] != RELEASES[0] else None
-    return [oldest, found.releases[-1]] if oldest or found.releases[-1] != RELEASES[-1] else []
+    oldest = found[0] if found[0] != RELEASES[0] else None
+    return [oldest, found[-1]] if oldest or found[-1] != RELEASES[-1] else []
 
 
 def _all_or_none(values: Iterable[Optional[bool]]) -> Optional[bool]:
@@ -258,8 +258,8 @@ def facts_line(log: Log, job: Job) -> str:
         text = "%d node%s (%s)" % (count, "" if count == 1 else "s", hosts_of(hosts, 3))
         parts.append(text if job.nodes is not None else "at least %s" % text)
     of_plugins = ((name, network.plugins(job).get(name)) for name in job.networks)
-    used = ["%s (%s)" % (name, release) if release else name for name, release in of_plugins]
-    parts += ["network %s" % names(used)] if used else []
+    over = ["%s (%s)" % (name, release) if release else name for name, release in of_plugins]
+    parts += ["network %s" % names(over)] if over else []
     gdr = [way.gdr for process in job.processes for way, _count, _device in process.rdma_connections()]
     if gdr:
         parts.append("GDR %s" % ("on" if all(gdr) else "off" if not any(gdr) else "on some connections"))

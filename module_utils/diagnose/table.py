@@ -20,25 +20,21 @@ from ..core.finding import Finding
 from ..core.number import whole
 from ..core.size import size_text
 from .checks import WARNING
-from .lines import LONGEST
 from .names import names, numbers
 
 # Of a list of ranks, of rows, and of programs: more is not stored.
 RANKS, ROWS, PROGRAMS = 100_000, 2_000, 64
-LABEL = (
-    rb"\s{0,8}(?:\[[^\]\s]{1,60}\](?:<stdout>)?:? ?|[\w.-]{1,120}: ?|\([^)]{1,80}\):? ?|"
-    rb"\d[\w:.-]{18,40} std(?:out|err) F ){0,2}"
-)
+_LABEL = r"\s{0,8}(?:\[[^\]\s]{1,60}\](?:<stdout>)?:? ?|[\w.-]{1,120}: ?|\([^)]{1,80}\):? ?){0,2}"
 _FIGURE = r"\d{1,12}(?:\.\d{0,12})?(?:e[+-]?\d{1,2})?"
 # Figures out of place, or in place: time, algbw, busbw, wrong values.
-_HALF = rb"\s{1,40}(%s)\s{1,40}(%s)\s{1,40}(%s)\s{1,40}([\w.+/-]{1,12})(?=\s|$)" % ((_FIGURE.encode(),) * 3)
-_BEFORE = LABEL + (
-    rb"\s{0,40}(\d{1,18})\s{1,40}\d{1,18}\s{1,40}"
-    rb"(?:u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})(?:\s{1,40}[a-z]\w{0,20})?"
+_HALF = r"\s{1,40}(%s)\s{1,40}(%s)\s{1,40}(%s)\s{1,40}([\w.+/-]{1,12})(?=\s|$)" % ((_FIGURE,) * 3)
+_BEFORE = _LABEL + (
+    r"\s{0,40}(\d{1,18})\s{1,40}\d{1,18}\s{1,40}"
+    r"(?:u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})(?:\s{1,40}[a-z]\w{0,20})?"
 )
 # Without a root, and with one.
 _ROW_FORMS = tuple(
-    re.compile(_BEFORE + root + _HALF + rb"(?:" + _HALF + rb")?") for root in (rb"", rb"\s{1,40}-?\d{1,8}")
+    re.compile(_BEFORE + root + _HALF + "(?:" + _HALF + ")?", re.ASCII) for root in ("", r"\s{1,40}-?\d{1,8}")
 )
 _RANK = re.compile(
     r"(?:#|^)\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7})\s{1,16}(?:Group\s{1,16}\d{1,7}\s{1,16})?Pid\s{1,16}\d{1,10}\s{1,16}on"
@@ -96,7 +92,7 @@ class Program:
         return bool(self.bounds) or self.average is not None
 
 
-def read_row(line: bytes) -> Optional[Row]:
+def read_row(line: str) -> Optional[Row]:
     """Return a row of the table; None of another line.
 
     A root is not told from a time by its form: the algbw, which is size by time, decides.
@@ -106,7 +102,7 @@ def read_row(line: bytes) -> Optional[Row]:
         return None
     match = max(matches, key=lambda match: (_fits(*map(float, match.groups()[:3])), not line[match.end() :].strip()))
     size, time, _algbw, out, wrong, _time, _algbw, inside, wrong_inside = match.groups()
-    counts = [whole(text.decode("ascii", "replace")) for text in (wrong, wrong_inside) if text is not None]
+    counts = [whole(text) for text in (wrong, wrong_inside) if text is not None]
     total = None if None in counts else sum(count or 0 for count in counts)
     return Row(int(size), float(out), float(inside) if inside is not None else None, float(time), total)
 
@@ -122,9 +118,8 @@ class Table:
         self.programs: List[Program] = []
         self.library = ""
 
-    def line(self, raw: bytes, text: str) -> bool:
-        """raw: the line.   text: decoded."""
-        row = read_row(raw[:LONGEST]) if raw[:400].count(b" ") > 5 else None
+    def line(self, text: str) -> bool:
+        row = read_row(text) if text[:400].count(" ") > 5 else None
         if row is not None:
             program = self.current
             if len(program.rows) < ROWS:

@@ -111,12 +111,12 @@ def quoted(log: StateLog, job: Job) -> List[Finding]:
     failed.sort(key=lambda group: (group.tier, group.first.order))
     found = []
     for group in failed[:2]:
-        why, fix, causes = group.texts
+        detail = group.detail
         on = names({job.writer(one.process) for one in group.kept if one.process is not None} or group.hosts)
         parts = [group.first.text[:300], *(["on %s" % on] if on else [])]
-        parts += [causes_text([causes], group.detail.proven)] if causes else []
-        where = ("%s %s" % (job.name, group.name), "drift", None, "; ".join(parts), "NCCL_DEBUG", fix or None)
-        found.append(group.event.check.judge(*where, why=why or None))
+        parts += [causes_text([detail.causes], detail.proven)] if detail.causes else []
+        where = ("%s %s" % (job.name, group.name), "drift", None, "; ".join(parts), "NCCL_DEBUG", detail.fix or None)
+        found.append(group.event.check.judge(*where, why=detail.why or None))
     world = job.world
     absent = missing(world.began, world.ranks) if world is not None and not world.done else ""
     if absent and world is not None:

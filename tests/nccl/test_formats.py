@@ -36,12 +36,11 @@ def test_the_messages_of_a_library_name_its_release(library: str, version: str, 
     evidence = ReleaseEvidence()
     for place, text in messages:
         evidence.add(place, text)
-    found = evidence.range
-    assert found.recognised > 0
+    assert evidence.recognised > 0
     # One without a tag may have the forms of the tags on either side of it.
     newer = [release for release in RELEASES if [*map(int, release.split("."))] >= [*map(int, version.split("."))]]
     at = len(RELEASES) - len(newer)
-    assert {*RELEASES[at - (version not in RELEASES) : at + 1]} & {*found.releases}
+    assert {*RELEASES[at - (version not in RELEASES) : at + 1]} & {*evidence.releases}
 
 
 def test_a_library_has_the_formats_of_its_release(library: str, version: str) -> None:

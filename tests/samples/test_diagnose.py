@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import verdict
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import RELEASES
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import HEIGHT, screenful
 
 from tests import goldens
@@ -86,6 +88,22 @@ def test_a_real_failure_is_named_first(samples: Path, case: str) -> None:
     screen = " ".join(screenful(result).split())
     assert words in screen
     assert screenful(result).count("\n") < HEIGHT
+
+
+def test_the_release_is_inferred_where_no_line_names_it(samples: Path) -> None:
+    names = re.compile(rb"NCCL version (2[0-9.]*)\S*|(?:nccl_version_code|nccl-library)[ =][0-9]*")
+    judged = 0
+    for log in sorted([*samples.rglob("*.txt"), *samples.parent.glob("cases/diagnose/real-*")]):
+        text = log.read_bytes()
+        versions = {version.decode() for version in names.findall(text)} - {""}
+        if len(versions) != 1 or text.count(b" NCCL ") < 50:
+            continue
+        [job, *_others] = report(corpus.diagnose([(log.name, names.sub(b"", text))]))["jobs"]
+        assert job["nccl"] == [], log
+        first, last = map(RELEASES.index, job["nccl_between"])
+        assert first <= RELEASES.index(versions.pop()) <= last < first + 4, log
+        judged += 1
+    assert judged > 12
 
 
 def test_every_captured_log_of_nccl_is_read_here(samples: Path) -> None:

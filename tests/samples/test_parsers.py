@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Captured outputs, each with what its parser reads: of the driver and nvidia-smi, NCCL, perftest, RDMA and sysfs."""
+"""Captured outputs, each with what its parser reads: of the driver, nvidia-smi, mlnx_qos, NCCL, perftest and RDMA."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu, nvidia_smi_topo, rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import mlnx_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb
 
 from tests import goldens
 from tests.readings import plain
@@ -67,6 +69,19 @@ def sweep(*captures: tuple[str, str]) -> Sweep:
     return dumps.join([one for name, text in captures for one in dumps.parse(text, name, problems)], problems, 1.0)
 
 
+def qos(text: str) -> Any:
+    """What `mlnx_qos` printed, without the call above it and the exit code below; what differs from an unread port."""
+    lines = [line for line in text.splitlines() if not line.startswith(("$ mlnx_qos", "[exit "))]
+    try:
+        found = plain(mlnx_qos.parse("\n".join(lines) + "\n")[0])
+    except ParseError as error:
+        return type(error).__name__
+    read = {name: value for name, value in found.items() if value != plain(getattr(Dcb(), name))}
+    if "dscp2prio" in read:
+        read["dscp2prio"] = " ".join(f"{dscp}:{priority}" for dscp, priority in read["dscp2prio"])
+    return read
+
+
 PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "matrix": (matrix, ("topo-m/*", "h200x8/nvidia-smi-topo-m.txt")),
     "topology": (topology, ("nccl-topo/*", "h200x8/nccl_topo.xml")),
@@ -93,6 +108,15 @@ def test_what_is_read(samples: Path, name: str) -> None:
         for path in files:
             rows = plain(parser(text_of(path)))
             goldens.check("captured_outputs", f"{name}: {path.relative_to(samples)}", rows)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("folder", "number"), [("mlnx_qos", 4), ("dcb-and-mlnx_qos-synthetic", 26)])
+def test_what_mlnx_qos_prints_is_read_or_refused(samples: Path, folder: str, number: int) -> None:
+    """A port without DCB, and a name of none, are the same; other errors, and other calls, are no state of a port."""
+    files = sorted((samples / folder).glob("*.txt" if folder == "mlnx_qos" else "mlnx_qos-*.txt"))
+    assert len(files) == number
+    goldens.check("captured_qos", f"mlnx_qos: {folder}", [[file.stem, qos(file.read_text())] for file in files])
 
 
 @pytest.mark.golden

@@ -4,13 +4,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.watch import evidence
 from ansible_collections.busbar.fabric.plugins.module_utils.watch.job_state import Gpu, Stall, Watcher
 
 # The captures are shorter than any patience that a site has.
@@ -58,19 +55,3 @@ def test_no_healthy_phase_is_a_stall_within_the_patience(samples: Path) -> None:
     assert stalls(samples / "h100x2-stall/healthy/smi.csv", PATIENCE) == []
     # Phases of 20 s each.
     assert stalls(samples / "h200x2-phases/smi.csv", 25.0) == []
-
-
-@pytest.mark.parametrize(
-    ("case", "kind", "check"),
-    [("stop", "rank stopped", "inspector.behind"), ("slow", "rank late", "inspector.late_rank"), ("healthy", "", "")],
-)
-def test_the_records_of_inspector_name_the_rank(samples: Path, case: str, kind: str, check: str) -> None:
-    folder = samples / "h200x2-inspector" / case
-    times = [json.loads(line)["metadata"]["dump_timestamp_us"] / 1e6 for line in lines(folder)]
-    found = evidence.of_inspector(Host(), Stall("job", kind, max(times), max(times) + 1), str(folder))
-    assert [(one.check, one.ranks) for one in found] == ([(check, (1,))] if check else [])
-
-
-def lines(folder: Path) -> Iterator[str]:
-    for file in folder.iterdir():
-        yield from file.read_text().splitlines()

@@ -8,7 +8,7 @@ import json
 import os
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import inspector
@@ -17,6 +17,7 @@ from busbar import inspector as command
 from busbar.cli import main
 from busbar.drift import job_bandwidth
 from busbar.drift.run import HostResult
+from tests import readings
 
 NOW = 1_795_000_000_000_000
 MINUTE = 60 * 10**6
@@ -35,58 +36,24 @@ def line(rank: int, number: int, duration: int = 500, ranks: int = 2, **more: An
     )
 
 
-class Case(NamedTuple):
-    """durations: of each rank's collectives, in microseconds.   late, behind: ranks.   minutes: since the last.
-
-    future: ranks whose clock is a day fast.
-    """
-
-    durations: dict[int, list[int]]
-    verdict: str
-    late: tuple[int, ...] = ()
-    behind: tuple[int, ...] = ()
-    ranks: int = 2
-    minutes: int = 0
-    future: tuple[int, ...] = ()
-
-
 EVEN, WAITS = [500] * 40, [500] * 30 + [20_500] * 10
-STOPPED = {0: EVEN, 1: EVEN[:39]}, command.STOPPED, (), (1,)
-CASES = {
-    "even": Case({0: EVEN, 1: EVEN}, command.OK),
-    "one is late": Case({0: WAITS, 1: EVEN}, command.SLOW, late=(1,)),
-    "one of four is late": Case({0: WAITS, 1: WAITS, 2: EVEN, 3: WAITS}, command.SLOW, late=(2,), ranks=4),
-    "late in turn": Case({0: EVEN[:20] + [20_500] * 20, 1: [20_500] * 20 + EVEN[:20]}, command.OK),
-    "late by half a millisecond": Case({0: [1499] * 40, 1: EVEN}, command.OK),
-    "late by one": Case({0: [1500] * 40, 1: EVEN}, command.SLOW, late=(1,)),
-    "less than half is lost": Case({0: [3000] * 40, 1: [1600] * 40}, command.OK),
-    "in the middle of a job": Case({0: EVEN, 1: EVEN[:30]}, command.OK, minutes=4),
-    "stopped": Case(*STOPPED, minutes=5),
-    "ended": Case({0: EVEN, 1: EVEN}, command.OK, minutes=60),
-    "no record of a rank": Case({0: EVEN, 1: EVEN}, command.NOT_KNOWN, ranks=3),
-    "one rank": Case({0: EVEN}, command.NOT_KNOWN, ranks=1),
-    "no collective in common": Case({0: EVEN * 30, 1: EVEN}, command.NOT_KNOWN),
-    "stopped, and a clock is wrong": Case(*STOPPED, minutes=5, future=(0,)),
-    "a wrong clock": Case({0: EVEN, 1: EVEN}, command.NOT_KNOWN, minutes=60, future=(0,)),
-    "more than the window": Case({0: WAITS + EVEN * 20, 1: EVEN * 21}, command.OK),
-}
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_rank_that_the_others_wait_for(case: Case) -> None:
+@pytest.mark.parametrize(("name", "durations", "verdict", "more"), readings.cases("inspector_records"))
+def test_the_rank_that_the_others_wait_for(name: str, durations: Any, verdict: str, more: dict[str, Any]) -> None:
     collector = inspector.Collector()
-    for rank, durations in case.durations.items():
-        for number, duration in enumerate(durations):
-            day = 24 * 60 * MINUTE * (rank in case.future)
-            collector.add_line(line(rank, number, duration, case.ranks, time=NOW + day))
-    found = inspector.judge(collector, NOW + case.minutes * MINUTE)
-    assert command.verdict(found)[0] == case.verdict
-    assert tuple(late.rank for late in found.late) == case.late
-    assert tuple(behind.rank for behind in found.behind) == case.behind
-    assert {finding.state for finding in inspector.findings(found)} == {
-        command.OK: set(),
-        command.NOT_KNOWN: {"unknown"},
-    }.get(case.verdict, {"drift", *(["unknown"] if case.future else [])})
+    for rank, runs in enumerate(durations):
+        of_rank = [duration for many, duration in runs for _number in range(many)]
+        day = 24 * 60 * MINUTE * (rank in more.get("future", ()))
+        for number, duration in enumerate(of_rank):
+            collector.add_line(line(rank, number, duration, more.get("ranks", 2), time=NOW + day))
+    found = inspector.judge(collector, NOW + more.get("minutes", 0) * MINUTE)
+    assert command.verdict(found)[0] == verdict, name
+    assert [late.rank for late in found.late] == more.get("late", [])
+    assert [behind.rank for behind in found.behind] == more.get("behind", [])
+    states = {"drift"} if verdict in ("slow", "stopped") else set[str]()
+    states |= {"unknown"} if verdict == "unknown" or "future" in more else set()
+    assert {finding.state for finding in inspector.findings(found)} == states
 
 
 def test_a_process_is_named_once_and_figures_are_medians() -> None:

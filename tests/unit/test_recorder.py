@@ -16,50 +16,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import reco
 from busbar import job_files
 from busbar import recorder as command
 from busbar.cli import main
-from tests import goldens
+from tests import goldens, readings
 
 from .recorder_dumps import SECOND, as_json, dump, pickled
 
 TWO = {"W": range(2)}
 FOUR = {"W": range(4)}
-# Two stages of two ranks: T and U are the tensor groups of a stage, P and Q pass from one stage to the other.
-STAGES = {"W": range(4), "T": (0, 1), "U": (2, 3), "P": (0, 2), "Q": (1, 3)}
-# All-reduces over A and over B share rank 1.
-CHAIN = {"W": range(3), "A": (0, 1), "B": (1, 2)}
-# Case -> ranks of each group, words of each rank, None for one without a dump, and the number of its first record.
-CASES: dict[str, tuple[Any, ...]] = {
-    "nothing waits": (TWO, ("W1 W2", "W1 W2")),
-    "nothing waits, a dump is missing": (TWO, ("W1 W2", None)),
-    "nothing waits, no group of all ranks": ({"A": (0, 1)}, ("A1", "A1")),
-    "one has not launched": (TWO, ("W1 W2!", "W1")),
-    "one has launched nothing": (TWO, ("W1!", "")),
-    "one has not finished": (FOUR, ("W1 W2 W3!", "W1 W2! W3!", "W1 W2 W3!", "W1 W2 W3!")),
-    "two are late": (FOUR, ("W1 W2!", "W1", "W1", "W1 W2!")),
-    "unfinished records only": (TWO, ("W7! W8!", ""), 90),
-    "the one that is late has no dump": (FOUR, ("W1 W2!", "W1 W2!", None, "W1 W2!")),
-    "one has no dump, another is late": (FOUR, ("W1 W2!", "W1", None, "W1 W2!")),
-    "all have launched": (TWO, ("W1 W2!", "W1 W2!")),
-    "late in one group because of another": (CHAIN, ("W1 A1 A2!", "W1 A1 B1!", "W1")),
-    "opposite order": ({"W": range(2), "A": (0, 1), "B": (0, 1)}, ("W1 A1!", "W1 B1!")),
-    "a stage waits for a stage": (STAGES, ("W1 T1 P1!send0-1", "W1 T1", "W1 U1 U2!", "W1 U1")),
-    "a receive from a rank with nothing unfinished": (
-        STAGES,
-        ("W1 P1!recv0-1", "W1 Q1!recv0-1", "W1", "W1 Q1!send1-0"),
-    ),
-    "a receive that both sides have launched": (STAGES, ("W1 P1!recv0-1", "W1", "W1 P1!send1-0", "W1")),
-    "late because of a receive": (STAGES, ("W1 T1!", "W1 Q1!recv0-1", "W1", "W1")),
-    "other collective": (TWO, ("W1 W2!", "W1 W2!:all_reduce_barrier/1")),
-    "other size": (FOUR, ("W1!", "W1!:all_reduce/1000", "W1!", "W1!")),
-    "other type": (TWO, ("W1! W2!", "W1! W2!:all_reduce/1024/Half")),
-    "other size, finished": (TWO, ("W1 W2:all_reduce/8", "W1 W2:all_reduce/16")),
-    "one side has finished": (TWO, ("W1 W2:all_reduce/8", "W1 W2!:all_reduce/16")),
-    "one has finished what the other has not": (TWO, ("W1 W2!", "W1 W2")),
-    "two are late, and have sent to each other": (STAGES, ("W1 T1!", "W1 Q1!send0-1", "W1 U1!", "W1 Q1!recv1-0")),
-    "a dump that does not show whether it is launched": ({"W": range(2), "A": (0, 1)}, ("W9! A3!", "W9!"), 90),
-    "sizes that may differ": (TWO, [f"W1:all_to_all/{n} W2:gather/{n} W3:all_gather_v/{n}" for n in (8, 9)]),
-    "several operations of one number": (TWO, ("W1:broadcast/8 W1:broadcast/9", "W1:broadcast/9 W1:broadcast/8")),
-    "unfinished records were overwritten": (TWO, ("W5! W6!", "W5! W6!"), 5),
-}
+CASES: dict[str, list[Any]] = {name: case for name, *case in readings.cases("recorder_dumps")}
 
 
 def dumps_of(groups: dict[str, Any], ranks: Sequence[str | None], first: int = 0) -> dict[int, dict[str, Any]]:
@@ -87,11 +50,11 @@ def test_records_that_are_missing_are_unknown() -> None:
 def test_no_verdict_without_the_dump_of_each_rank() -> None:
     """A dump that was refused, or that lists nothing, is not a dump of a rank in which nothing waits."""
     read = {rank: recorder_dump.Reader().read(pickled(dump("W1", TWO, rank))) for rank in range(2)}
-    assert command.verdict(recorder.judge(read, {}))[0] == command.OK
-    assert command.verdict(recorder.judge(read, {"rank_7": "cut off"}))[0] == command.NOT_KNOWN
+    assert command.verdict(recorder.judge(read, {}))[0] == job_files.OK
+    assert command.verdict(recorder.judge(read, {"rank_7": "cut off"}))[0] == job_files.NOT_KNOWN
     read[1] = read[1]._replace(entries=None, status=None)
     found = recorder.judge(read, {})
-    assert (command.verdict(found)[0], found.unlisted) == (command.NOT_KNOWN, (1,))
+    assert (command.verdict(found)[0], found.unlisted) == (job_files.NOT_KNOWN, (1,))
 
 
 @pytest.mark.parametrize(("age", "rows"), [(3000, []), (3700, [("dumps", "rank 1"), ("readable", "rank 1")])])
@@ -164,17 +127,14 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, *CASES["late in one group because of another"])
     assert main(["diagnose", "--json", "--recorder", str(tmp_path)]) == 2
     data = json.loads(capsys.readouterr().out)
-    assert [(one["rank"], one["kind"], one["confidence"], one["causes"]) for one in data["suspects"]] == [
-        (2, recorder.ABSENT, "certain", []),
-        (1, recorder.ABSENT, "certain", [2]),
-    ]
-    assert data["suspects"][0]["group"] == {"name": "B", "description": "", "ranks": [1, 2]}
+    first, second = data["suspects"]
+    assert (first["rank"], first["kind"], first["confidence"], first["causes"]) == (2, recorder.ABSENT, "certain", [])
+    assert (first["group"], second["causes"]) == ({"name": "B", "description": "", "ranks": [1, 2]}, [2])
     assert [(wait["group"]["name"], wait["number"], wait["ranks"]) for wait in data["waits"]] == [
         ("A", 2, [0]),
         ("B", 1, [1]),
     ]
-    assert (data["verdict"], data["complete"], data["dumps"], data["missing"]) == ("stopped", True, [0, 1, 2], [])
-    assert (data["nccl"], data["formats"], data["refused"]) == (["2.30.7"], ["2.10"], {})
+    assert (data["verdict"], data["complete"], data["dumps"], data["nccl"]) == ("stopped", True, [0, 1, 2], ["2.30.7"])
     assert [one["because"] for one in data["findings"]] == [None, "recorder.rank[live]@rank 2"]
 
 
@@ -228,4 +188,4 @@ def test_many_late_ranks() -> None:
     found = recorder.judge(dumps, {})
     assert len(found.roots) == 300
     assert max(len(one.have or "") for one in recorder_findings.findings(found)) < 300
-    assert len(json.dumps(command.to_dict(found, command.Dumps(dumps, {}, 0)))) < 1 << 22
+    assert len(json.dumps(command.describe(found, command.Dumps(dumps, {}, 0)).data)) < 1 << 22

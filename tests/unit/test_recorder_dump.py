@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_du
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import nested
+from tests import nested, readings
 
 from .recorder_dumps import as_json, dump, pickled
 
@@ -89,43 +89,16 @@ def test_no_class_is_named_or_called(name: str, protocol: int) -> None:
 
 
 _START = b"\x80\x02"
-# Bytes after the protocol.
-NOT_PLAIN = {
-    "global": b"cos\nsystem\n.",
-    "instance": b"(ios\nsystem\n.",
-    "object": b"(o.",
-    "stack global": b"X\x02\0\0\0osX\x06\0\0\0system\x93.",
-    "extension": b"\x82\x01.",
-    "extension 2": b"\x83\x01\0.",
-    "extension 4": b"\x84\x01\0\0\0.",
-    "reduce": b")R.",
-    "build": b"}b.",
-    "new": b"))\x81.",
-    "new with names": b"))}\x92.",
-    "persistent": b"P1\n.",
-    "persistent binary": b"K\x01Q.",
-    "next buffer": b"\x97.",
-    "read-only buffer": b"\x98.",
-    "pop": b"NN0.",
-    "duplicate": b"N2.",
-    "pop mark": b"(1.",
-    "set": b"\x8f.",
-    "frozen set": b"(\x91.",
-    "integer in text": b"I1\n.",
-    "long in text": b"L" + b"9" * 10_000 + b"L\n.",
-}
-REFUSED = {
-    **dict.fromkeys(NOT_PLAIN.values(), "it is not plain data"),
-    **dict.fromkeys((b"}]Ns.", b"})Ns.", b"}(" + b")" + b"\x85" * 90_000 + b"Nu."), "a key that is not a text"),
-}
-DAMAGED = (
-    *(b".", b"X\x05\0\0\0ab", b"N", b"Na.", b"}Na.", b")(Ne.", b"X\x01\0\0\0aNs.", b"}(X\x01\0\0\0au.", b"\x87."),
-    *(b"Nt.", b"h\x05.", b"q\x00.", b"Nr\xff\xff\xff\xff", b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8 + b"."),
-    *(b"\x8e" + b"\xff" * 8 + b".", b"X\x01\0\0\0\xff.", b"\x95" + b"\xff" * 8 + b"N.", b"(" * 40, b"\x80\x09N."),
-)
+REFUSED = [
+    (text.encode("latin-1"), message) for message, *texts in readings.cases("recorder_pickles") for text in texts
+]
+REFUSED += [
+    (b"L" + b"9" * 10_000 + b"L\n.", "it is not plain data"),
+    (b"}(" + b")" + b"\x85" * 90_000 + b"Nu.", "a key that is not a text"),
+]
 
 
-@pytest.mark.parametrize(("data", "message"), [*REFUSED.items(), *((data, "damaged or cut off") for data in DAMAGED)])
+@pytest.mark.parametrize(("data", "message"), REFUSED)
 def test_refused(data: bytes, message: str) -> None:
     with pytest.raises(DumpError, match=message):
         recorder_dump.parse_pickle(_START + data)
@@ -248,26 +221,11 @@ def test_a_nested_value_anywhere(value: bytes) -> None:
         _read_or_refuse(before + value + after)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"version": "1.5"}, "its format is '1.5'"),
-        ({"version": "2.10\n"}, "its format is"),
-        ({"version": 2}, "its format is 2"),
-        ({"pg_config": None}, "pg_config is not a mapping"),
-        ({"pg_config": {"W": {"ranks": "[0, x]"}}}, "not a list of numbers"),
-        ({"pg_config": {"W": {"ranks": [0, 1]}}}, "are not texts"),
-        ({"entries": {}}, "entries of the dump is not a list"),
-        ({"entries": [{"state": "done"}]}, "process_group"),
-        ({"entries": [{**GOOD["entries"][0], "state": "done"}]}, "an entry has state 'done'"),
-        ({"entries": [{**GOOD["entries"][0], "input_sizes": [[1] * 65]}]}, "a shape of the dump is not a list"),
-        ({"entries": [{**GOOD["entries"][0], "input_sizes": [[1 << 64]]}]}, "is not a list of numbers"),
-        ({"pg_status": {"0": {"last_enqueued_collective": "x"}}}, "last_enqueued_collective is not a number"),
-    ],
-)
-def test_forms_that_are_not_known(change: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("change", "of_entry", "message"), readings.cases("recorder_forms"))
+def test_forms_that_are_not_known(change: dict[str, Any], of_entry: dict[str, Any] | None, message: str) -> None:
+    first = {} if of_entry is None else {"entries": [{**GOOD["entries"][0], **of_entry}]}
     with pytest.raises(DumpError, match=message):
-        Reader().read(pickled({**GOOD, **change}))
+        Reader().read(pickled({**GOOD, **change, **first}))
 
 
 def test_what_only_finished_operations_have() -> None:

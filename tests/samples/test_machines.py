@@ -1,7 +1,10 @@
-"""A captured eight-GPU machine, put together again as a tree: the whole reader and planner over its real answers."""
+"""Captured machines, put together again as trees: the whole reader and planner over real answers, and their replay."""
 
 from __future__ import annotations
 
+import gzip
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     topology,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.plugin_utils.capture import archive
 
+from busbar import capture, check
+from tests.lab.test_replay import replayed
 from tests.samples.test_parsers import parts
-from tests.trees import lines, link, put, put_all, tool
+from tests.trees import lines, link, pci_function, put, put_all, tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FABRIC = "index, uuid, name, pci.bus_id, fabric.state, fabric.status"
@@ -73,3 +79,47 @@ def test_nvidia_smi_and_nccl_see_what_sysfs_shows(machine: Host, samples: Path) 
     assert nvidia_smi_topo.disagreements(nvidia_smi_topo.read(machine), have) == []
     dumped = nccl_topology.parse((samples / "h200x8/nccl_topo.xml").read_text())
     assert nccl_topology.disagreements(dumped, have) == []
+
+
+# `busbar capture --redact`: what it makes of a machine has the findings of the machine.
+
+
+def _xml(samples: Path, top: Path, file: str) -> None:
+    """A machine of which only nvidia-smi's XML is known, and that it has a GPU."""
+    data = (samples / file).read_bytes()
+    put(top, "query.xml", (gzip.decompress(data) if file.endswith(".gz") else data).decode())
+    tool(top, "usr/bin/nvidia-smi", f'[ "$*" = "-q -x" ] && exec cat {top}/query.xml\nexit 1')
+    pci_function(top, "pci0000:00/0000:1b:00.0", kind="0x030200", ids="10de:2335")
+    put(top, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  x\n")
+
+
+def _ports(samples: Path, top: Path, folder: str) -> None:
+    shutil.copytree(samples / folder, top / "sys/class/infiniband")
+
+
+TREES: dict[str, tuple[Callable[[Path, Path, str], None], str]] = {
+    "h200x1": (_xml, "h200x1/nvidia-smi-q.xml"),
+    "h200x2": (_xml, "h200x2-phases/nvidia-smi-q.xml"),
+    "h100x8": (_xml, "misc/nvidia-smi-q-x-h100x8-driver570.xml.gz"),
+    "gpud": (_ports, "gpud/sys-class-infiniband-h100.0"),
+}
+
+
+def replay(top: Path, folder: Path) -> None:
+    (folder / "new").mkdir(parents=True)
+    capture.capture(check.roots_of(top), folder / "new", folder / "c.tar.gz", True)
+    about = archive.unpack(folder / "c.tar.gz", folder / "again")
+    assert about["findings"] == replayed(check.roots_of(folder / "again"))
+    assert about["findings"] != []
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_what_was_captured_by_hand_is_replayed(samples: Path, tmp_path: Path, name: str) -> None:
+    make, source = TREES[name]
+    (tmp_path / "machine").mkdir()
+    make(samples, tmp_path / "machine", source)
+    replay(tmp_path / "machine", tmp_path / "capture")
+
+
+def test_a_machine_of_eight_gpus_is_replayed(machine: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
+    replay(Path(machine.hardware_root), tmp_path_factory.mktemp("capture") / "new")
