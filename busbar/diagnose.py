@@ -14,11 +14,13 @@ import lzma
 import os
 import sys
 import time
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from io import BufferedIOBase
 from itertools import chain
+from typing import IO
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
@@ -170,10 +172,22 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
                 if begin.startswith(magic):
                     raise ReadError(name, why)
             opener = next((way for magic, way in _OPEN.items() if begin.startswith(magic)), None)
-            yield from iter(partial((opener(plain, "rb") if opener else plain).read, BLOCK), b"")
+            yield from _decoded(opener(plain, "rb") if opener else plain)
     except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ReadError(name, f"cannot be read: {reason}") from error
+
+
+def _decoded(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
+    """Yield blocks of UTF-8, also from the UTF-16 that Windows' tools write."""
+    blocks = iter(partial(stream.read, BLOCK), b"")
+    first = next(blocks, b"")
+    if not first.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        yield from chain([first] if first else [], blocks)
+        return
+    decoder = getincrementaldecoder("utf-16")("replace")
+    for block in chain([first], blocks):
+        yield decoder.decode(block).encode("utf-8", "replace")
 
 
 def _steps(path: str) -> training_log.Training:

@@ -4,15 +4,15 @@
 
 NCCL writes ``HOST:PID:TID [DEVICE] NCCL INFO TEXT`` and, before WARN, ``[DATE TIME]`` (2.26 and later) and FILE:LINE
 (src/debug.cc of NVIDIA/nccl). Launchers (mpirun --tag-output, srun --label, torchrun, pdsh, Ray) and collectors
-(Docker's JSON, Kubernetes) put their marks before a line, pages on the web quote it. Processes that share a pipe tear
-each other's lines.
+(Docker's JSON, Kubernetes) and people (Markdown quotes, line numbers) put their marks before a line. Processes that
+share a pipe tear each other's lines.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import List, Match, NamedTuple, Optional
+from typing import List, Match, NamedTuple, Optional, Sequence
 
 # NCCL's buffer has 1,024 to 4,096 bytes; the rest of a longer line is not read.
 LONGEST = 16384
@@ -58,9 +58,12 @@ _STAMP = re.compile(
 )
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,12}[A-Za-z]")
 _QUOTE = re.compile(r"^(?:> ?){1,4}|^\s{0,4}`{1,3}|`{1,3}\s*$")
+_LINK = re.compile(r"\[([^\]\[]{1,80})\]\(https?://[^)\s]{1,300}\)")
 _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#39;", "'"), ("&amp;", "&"))
 # Keys of a JSON object that hold the line of a log.
 _WRAPPED = ("log", "message", "msg", "textPayload", "text")
+_NUMBERED = re.compile(rb"\s{0,6}(\d{1,7})(?: \| ?|\t|  )")
+_CONSECUTIVE = 4
 
 
 class Head(NamedTuple):
@@ -87,7 +90,7 @@ class Record(NamedTuple):
 
 
 def decode(line: bytes) -> str:
-    """Return the text of a line without colours, quote marks and entities. Reads LONGEST bytes."""
+    """Return the text of a line without colours, quote marks, links and entities. Reads LONGEST bytes."""
     if line[:1] == b"{":
         line = _unwrap(line)
     text = line[:LONGEST].decode("utf-8", "replace")
@@ -95,6 +98,8 @@ def decode(line: bytes) -> str:
         text = _COLOUR.sub("", text)
     if text[:1] == ">" or "`" in text[:7] or text[-1:] == "`":
         text = _QUOTE.sub("", text)
+    if "](http" in text:
+        text = _LINK.sub(r"\1", text)
     if "&" in text:
         for entity, char in _ENTITIES:
             text = text.replace(entity, char)
@@ -111,6 +116,17 @@ def _unwrap(line: bytes) -> bytes:
     time = "%s F " % wrapped["time"] if isinstance(wrapped.get("time"), str) else ""
     plain = time + str(text).rstrip().replace("\n", " ")
     return line if text is None else plain.encode("utf-8", "replace")
+
+
+def numbered(lines: Sequence[bytes]) -> bool:
+    """Return whether the first lines of a file carry consecutive line numbers of an editor."""
+    found = [int(match.group(1)) for match in map(_NUMBERED.match, lines[:_CONSECUTIVE]) if match is not None]
+    return len(found) == _CONSECUTIVE and found == list(range(found[0], found[0] + _CONSECUTIVE))
+
+
+def without_number(line: bytes) -> bytes:
+    """Return the line without an editor's line number."""
+    return _NUMBERED.sub(b"", line, count=1) if _NUMBERED.match(line) else line
 
 
 def records(line: str) -> List[Record]:

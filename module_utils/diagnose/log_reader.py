@@ -137,7 +137,7 @@ class Reader(StateReader):
         log = self.log
         form = line.translate(None, _DIGITS)[:LONGEST]
         known = self._quiet.get(form) if self._unfinished is None else None
-        if known is not None and self._last_error is None and not self._ras_left:
+        if known is not None and self._last_error is None and self._open is None and not self._ras_left:
             self._silent(known)
             return
         log.binary += b"\0" in line
@@ -155,7 +155,7 @@ class Reader(StateReader):
         in_ras, self._ras_left = self._ras_left > 0, max(self._ras_left - 1, 0)
         if any(mark in line for mark in ras.BEGIN):
             in_ras, self._ras_left = True, ras.LINES
-        if (in_ras and log.ras.line(text)) or log.table.line(text):
+        if self._continued(text) or (in_ras and log.ras.line(text)) or log.table.line(text):
             return
         if self._last_error is not None and split_label(text)[1].strip():
             rank, self._error_lines = self._last_error, self._error_lines - 1
@@ -176,6 +176,21 @@ class Reader(StateReader):
             self.log.last_step = self.log.lines
         elif event == "success":
             self.log.last_success = self.log.lines
+
+    def _continued(self, text: str) -> bool:
+        """Complete a warning that somebody has broken into two lines."""
+        opened, self._open = self._open, None
+        if opened is None or len(text) > 600:
+            return False
+        record, one = opened
+        joined = "%s %s" % (record.text, text.strip())
+        event, fields = nccl_events.classify(joined, record.head.place)
+        better = one.event.id == "warning" and event.id not in ("warning", "fallback", "harmless")
+        if not better or program_events.classify(text) is not None:
+            return False
+        self.log.forget(one)
+        self._occurrence(event, fields, joined, one.process, record.head)
+        return True
 
     def _quoted(self, text: str, rank: int) -> bool:
         """Read NCCL's last error as PyTorch quotes it. rank: of the exception; -1: not known."""

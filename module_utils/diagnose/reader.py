@@ -14,7 +14,7 @@ from . import nccl_events
 from .events import Event, Group, Occurrence
 from .facts import Fact, fold, may_read
 from .facts import read as read_fact
-from .lines import LONGEST, Head, Record, decode, records
+from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
 from .state import Found, Key, Process, State
 
 # Connections that are counted without parsing, pids of which the host is stored, and groups of events.
@@ -52,6 +52,15 @@ class StateLog:
             self.groups[key] = Group(one.event, key[1], tier, one, detail)
         self.groups[key].take(one)
 
+    def forget(self, one: Occurrence) -> None:
+        """Take an occurrence back."""
+        group = self.groups.get(_key(one))
+        if group is not None and one in group.kept:
+            group.kept.remove(one)
+            group.count -= 1
+            if not group.count:
+                del self.groups[_key(one)]
+
 
 def _key(one: Occurrence) -> Tuple[str, str]:
     # Numbers apart, begins of texts that are alike are of one form.
@@ -67,17 +76,21 @@ class StateReader:
     def __init__(self, log: Optional[StateLog] = None) -> None:
         self.log = StateLog() if log is None else log
         self._rest = b""
+        self._first: Optional[List[bytes]] = None
+        self._numbered = False
         self._at_end = False
         # Begin and end of a line on a connection -> times, process, fields.
         self._channels: Dict[Tuple[bytes, bytes], List[Any]] = {}
         self._pids: Dict[Optional[int], str] = {}
+        self._open: Optional[Tuple[Record, Occurrence]] = None
         self._last_process: Optional[Process] = None
 
     def source(self, name: str) -> None:
         """Begin a file."""
         self.end()
         self.log.sources.append(name)
-        self._last_process = None
+        self._first, self._numbered = [], False
+        self._open = self._last_process = None
 
     def feed(self, block: bytes) -> None:
         """Take a block of the file in."""
@@ -87,11 +100,20 @@ class StateReader:
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = (self._rest + block).split(b"\n")
         self._rest = lines.pop()[:LONGEST]
+        if self._first is not None:
+            self._first += lines
+            if len(self._first) < 4:
+                return
+            lines, self._first = self._first, None
+            self._numbered = numbered(lines)
         for line in lines:
             self._line(line)
 
     def end(self) -> None:
         """Take the last line of the file in, which has no end."""
+        lines, self._first = self._first or [], None
+        for line in lines:
+            self._line(line)
         rest, self._rest, self._at_end = self._rest, b"", True
         if rest:
             self._line(rest)
@@ -100,6 +122,7 @@ class StateReader:
 
     def _line(self, line: bytes) -> None:
         self.log.lines += 1
+        line = without_number(line) if self._numbered else line
         at = line.find(b" NCCL ")
         if at < 0:
             if line.strip():
@@ -114,6 +137,7 @@ class StateReader:
             if not may_read(key):
                 self.log.info += 1
                 self.log.unmatched += 1
+                self._open = None
                 return
         self._records(line)
 
@@ -123,6 +147,7 @@ class StateReader:
         found = self._channels.get((line[:at], line[begin:])) if begin >= 0 and not self._at_end else None
         if found is not None:
             found[0] += 1
+            self._open = None
         return found is not None
 
     def _flush_channels(self) -> None:
@@ -142,6 +167,7 @@ class StateReader:
                 self._info(record, line if len(found) == 1 else b"")
             else:
                 self.log.unmatched += 1
+                self._open = None
         if not found:
             self._other(line)
 
@@ -172,6 +198,7 @@ class StateReader:
         return key
 
     def _info(self, record: Record, line: bytes) -> None:
+        self._open = None
         head, text = record.head, record.text
         if head.place and text.startswith("->"):
             text = "%s %s" % (head.place.partition(" ")[0], text)
@@ -198,17 +225,21 @@ class StateReader:
     def _warning(self, record: Record) -> None:
         head, text = record.head, record.text
         process = self._process(head)
-        self._last_process = process
+        self._last_process, self._open = process, None
         if not text:
             return
         event, fields = nccl_events.classify(text, head.place)
-        self._occurrence(event, fields, text, process, head)
+        one = self._occurrence(event, fields, text, process, head)
         if process is not None:
             for why in (why for words, why in _ABSENT if words in text):
                 process.add("absent", why)
+        # Somebody may have broken it into two lines.
+        self._open = (record, one) if event.id in ("warning", "mismatch") or not fields.get("code") else None
 
-    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> None:
+    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> Occurrence:
         host = head.host or (process.host if process is not None else "")
         source = len(self.log.sources)
         who = (process, head.device, head.rank, host, head.place, head.time)
-        self.log.add(Occurrence(event, self.log.lines, source, text[:600], fields, *who))
+        one = Occurrence(event, self.log.lines, source, text[:600], fields, *who)
+        self.log.add(one)
+        return one

@@ -20,12 +20,20 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge impor
         (b"{" * 15000, "{" * 15000),
         (b"`via NET/IB/0`", "via NET/IB/0"),
         (b"> eth0:10.0.0.1&lt;0&gt;", "eth0:10.0.0.1<0>"),
+        (b"see [the log](https://example.org/a) here", "see the log here"),
         (b"\x1b[36m[rank3]:\x1b[0m x", "[rank3]: x"),
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
 def test_wrapped_and_quoted_lines(line: bytes, text: str) -> None:
     assert lines.decode(line) == text
+
+
+def test_line_numbers_of_an_editor_are_no_part_of_a_log() -> None:
+    text = "".join(f"{number} | n1:7:9 [0] NCCL INFO Using network IB\n" for number in range(98, 103))
+    log = log_reader.read(text.encode())
+    assert list(log.state.processes) == [("n1", 7, None)]
+    assert not lines.numbered([b"1 | a", b"7 | b", b"8 | c", b"9 | d"])
 
 
 @pytest.mark.parametrize(
