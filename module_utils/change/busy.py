@@ -91,7 +91,7 @@ def parse_claims(text: str) -> Dict[str, int]:
     """Return pod UID -> number of GPUs that its resource claims hold. Raises ParseError."""
     try:
         # JSON within JSON, of which the kubelet takes the checksum.
-        entries: Any = json.loads(json.loads(text)["Data"]).get("Entries") or []
+        entries = json.loads(json.loads(text)["Data"]).get("Entries") or []
         found: Dict[str, int] = {}
         for entry in entries:
             # A claim of compute-domain.nvidia.com is for an IMEX channel, and a domain's own daemon has one, too.
