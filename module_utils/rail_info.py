@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from .change import busy
 from .core.host import Host, attempt
 from .core.plan import Plan
-from .machine import netdev_address, rdma, topology, vrf
+from .machine import netdev_address, netdev_routing, rdma, topology
 from .machine.netdev_address import Address
 from .machine.profile import Profile, Rail, from_options
 from .machine.rail_address import interfaces
@@ -105,7 +105,7 @@ def read(
     """
     on_wire = attempt(lambda: netdev_address.read(host), " ".join(netdev_address.ADDRESSES), []) or {}
     netdevs = [one for nic in found.nics.values() for one in nic.netdevs]
-    vrfs = attempt(lambda: vrf.names(host, netdevs), " ".join(vrf.LINKS), []) or {}
+    vrfs = attempt(lambda: netdev_routing.vrf_names(host, netdevs), " ".join(netdev_routing.VRFS), []) or {}
     qos = _qos(host, machine, found, dscp)
     infos = []
     for rail in profile.rails:

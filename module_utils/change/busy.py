@@ -5,7 +5,8 @@
 A job may hold a node for minutes before its first kernel, so an idle GPU is not a free node. guard.py finds the users
 of the devices that a change would disturb.
 Sources: nvidia-smi --help-query-compute-apps; Slurm's cgroup plugins (v1: slurm/uid_N/job_N, v2:
-slurmstepd.scope/job_N); the kubelet's device manager checkpoint (pkg/kubelet/cm/devicemanager/checkpoint).
+slurmstepd.scope/job_N); the kubelet's device manager checkpoint (pkg/kubelet/cm/devicemanager/checkpoint), and that of
+its DRA manager (pkg/kubelet/cm/dra/state).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 from . import guard
@@ -21,6 +23,8 @@ from . import guard
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv")
 # Devices of each plugin, and the pods that have them.
 KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+# Resource claims (DRA) of pods, and the devices that each was given.
+CLAIMS = "/var/lib/kubelet/dra_manager_state"
 CGROUPS = "/sys/fs/cgroup"
 PODS = "/var/lib/kubelet/pods"
 _HEADER = re.compile(r"pid, process_name, used_(?:gpu_)?memory \[MiB\]")
@@ -83,6 +87,22 @@ def parse_checkpoint(text: str) -> Dict[str, int]:
     return found
 
 
+def parse_claims(text: str) -> Dict[str, int]:
+    """Return pod UID -> number of GPUs that its resource claims hold. Raises ParseError."""
+    try:
+        # JSON within JSON, of which the kubelet takes the checksum.
+        entries = json.loads(json.loads(text)["Data"]).get("Entries") or []
+        found: Dict[str, int] = {}
+        for entry in entries:
+            # A claim of compute-domain.nvidia.com is for an IMEX channel, and a domain's own daemon has one, too.
+            count = len((entry["DriverState"] or {}).get("gpu.nvidia.com", {}).get("Devices") or [])
+            for uid in entry["PodUIDs"] if count else ():
+                found[uid] = found.get(uid, 0) + count
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ParseError("not a checkpoint of the kubelet's DRA manager: %s" % type(error).__name__) from error
+    return found
+
+
 def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> Busy:
     """Find the users. devices: PCI addresses that a change would disturb; without any, only users of the GPUs count.
 
@@ -91,7 +111,8 @@ def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> B
     problems: List[Problem] = []
     reasons = attempt(lambda: parse_processes(host.query(QUERY)), " ".join(QUERY), problems) or []
     reasons += attempt(lambda: _slurm_jobs(host), CGROUPS, problems) or []
-    reasons += attempt(lambda: _pods(host), KUBELET, problems) or []
+    for path, parse in ((KUBELET, parse_checkpoint), (CLAIMS, parse_claims)):
+        reasons += attempt(partial(_pods, host, path, parse), path, problems) or []
     disturbed, unread, unload_first = guard.read(host, devices, peer) if devices else ([], [], [])
     return Busy((*reasons, *disturbed), (*problems, *unread), tuple(unload_first))
 
@@ -111,11 +132,11 @@ def _slurm_jobs(host: Host) -> List[str]:
     return ["Slurm job %s" % job for job in sorted(jobs)]
 
 
-def _pods(host: Host) -> List[str]:
-    text = host.read_system(KUBELET)
+def _pods(host: Host, path: str, parse: Callable[[str], Dict[str, int]]) -> List[str]:
+    text = host.read_system(path)
     if text is None:
         return []
     # The checkpoint keeps pods that are gone until the next one is given a device.
     there = set(host.listdir_system(PODS))
-    given = parse_checkpoint(text)
+    given = parse(text)
     return ["Kubernetes pod %s holds %d GPUs" % (uid, given[uid]) for uid in sorted(given) if uid in there]

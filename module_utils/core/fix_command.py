@@ -36,9 +36,9 @@ class FixCommand:
         return [*(["--tags", ",".join(self.tags)] if self.tags else []), *words]
 
 
-def run_tag(tag: str, hosts: str = "this host") -> str:
+def run_tag(tag: str) -> str:
     """Return the fix that runs a role. The permission that it needs is added where a plan is limited."""
-    return "run site.yml --tags %s for %s" % (tag, hosts)
+    return "run site.yml --tags %s for this host" % tag
 
 
 def parse(fix: str) -> Optional[FixCommand]:

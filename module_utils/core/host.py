@@ -13,15 +13,12 @@ import contextlib
 import functools
 import math
 import os
-import select
-import signal
 import stat
-import subprocess
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, cast
 
-from . import orphans, redaction, trusted
+from . import child, orphans, redaction, trusted
 
 # A tool's output is text for people: more than this is a runaway.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -294,7 +291,10 @@ class Host:
         # Package managers must not prompt, and what they install restarts no service.
         environment.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
         with orphans.end_orphans(leaves) as mark:
-            chunks, rc = _complete(argv, name, {**environment, **mark}, time.monotonic() + seconds, most)
+            try:
+                chunks, rc = child.run(argv, {**environment, **mark}, time.monotonic() + seconds, most)
+            except OSError as error:
+                raise ReadError(name, "could not be started: %s" % error.strerror) from error
         if any(len(data) > most for data in chunks):
             raise ReadError(name, "printed more than %d MiB" % (most >> 20))
         if rc is None:
@@ -424,57 +424,3 @@ def decode_text(data: bytes, source: str) -> str:
 
 def _listdir(full: str, path: str) -> List[str]:
     return sorted(_unless_absent(lambda: os.listdir(full), path) or ())
-
-
-def _complete(
-    argv: Sequence[str], name: str, environment: Mapping[str, str], deadline: float, most: int
-) -> Tuple[List[bytes], Optional[int]]:
-    """Run a program. Return its output and exit code; None if it did not end in time or printed too much."""
-    pipe = subprocess.PIPE
-    try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
-        )
-    except OSError as error:
-        raise ReadError(name, "could not be started: %s" % error.strerror) from error
-    if process.stdout is None or process.stderr is None:
-        raise AssertionError("Popen was asked for pipes")
-    with process.stdout as out, process.stderr as err:
-        chunks, complete = _drain([out.fileno(), err.fileno()], deadline, most)
-        rc = reap(process, deadline) if complete else None
-        if rc is None:
-            kill_group(process.pid)
-            reap(process, time.monotonic() + 0.5)
-    return chunks, rc
-
-
-def _drain(streams: Sequence[int], deadline: float, limit: int) -> Tuple[List[bytes], bool]:
-    """Read each stream until all are closed (complete), or until the deadline or the size limit."""
-    buffers = {stream: bytearray() for stream in streams}
-    waiting = set(streams)
-    while waiting and max(map(len, buffers.values())) <= limit:
-        left = deadline - time.monotonic()
-        ready = select.select(list(waiting), [], [], left)[0] if left > 0 else []
-        if not ready:
-            break
-        for stream in ready:
-            data = os.read(stream, 65536)
-            buffers[stream] += data
-            if not data:
-                waiting.discard(stream)
-    return [bytes(data) for data in buffers.values()], not waiting
-
-
-def reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
-    """Return the exit code if the process ends in time, else None. Polls: Popen.wait blocks on a D-state child."""
-    while True:
-        rc = process.poll()
-        if rc is not None or time.monotonic() >= deadline:
-            return rc
-        time.sleep(0.01)
-
-
-def kill_group(pid: int) -> None:
-    """Kill a process that leads a group, and the group; it may have ended already."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

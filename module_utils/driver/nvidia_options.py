@@ -3,8 +3,8 @@
 """Options of the NVIDIA driver that a platform needs (NVreg_...): as it runs, and as it will be loaded.
 
 They are read when the module is loaded, and nothing here unloads it: what is not in effect waits for a reboot.
-Sources: /proc/driver/nvidia/params; modprobe.d(5); NVIDIA IMEX guide (channels); NVIDIA/aicr#2607; DeepEP 1.2.1
-third-party/README.md and NVIDIA/nvshmem issue 23 (IBGDA).
+Sources: /proc/driver/nvidia/params; modprobe.d(5); kmod (libkmod-config.c); NVIDIA IMEX guide (channels);
+NVIDIA/aicr#2607; DeepEP 1.2.1 third-party/README.md and NVIDIA/nvshmem issue 23 (IBGDA).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from . import module_lists
 
 PARAMS = "/proc/driver/nvidia/params"
 FILE = "/etc/modprobe.d/busbar-nvidia.conf"
+COMMAND_LINE = "the kernel command line of the next boot"
 OPTIONS = Check(
     "gpudirect.driver_options",
     why="the platform (driver_options of the profile) or GPU-initiated traffic needs this option of the NVIDIA driver",
@@ -46,6 +47,7 @@ _WHY = dict.fromkeys(
 _HEAD = "# Written by Busbar (role nvidia_peermem): the NVIDIA driver options in the profile's driver_options.\n"
 _LINE = re.compile(r"\s*options\s+nvidia\s+(.*)")
 _OPTION = re.compile(r'NVreg_([A-Za-z0-9]+)=("[^"]*"|[^\s"]*)')
+_ARGUMENT = re.compile(r"(?<!\S)nvidia\." + _OPTION.pattern)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class OptionsState:
     """branch: of the driver that is loaded, 580; None: not known.   params: of it; None where they were not read.
 
     files: of modprobe.d, path -> text, in the order in which they count.   own: that of FILE.
+    next_boot: the kernel's command line then.
     """
 
     branch: Optional[int] = None
@@ -60,6 +63,7 @@ class OptionsState:
     files: Mapping[str, str] = field(default_factory=dict)
     own: Optional[str] = None
     problems: Tuple[Problem, ...] = ()
+    next_boot: str = ""
 
 
 def parse_params(text: str) -> Dict[str, str]:
@@ -80,7 +84,8 @@ def parse_options(text: str) -> Dict[str, str]:
     return found
 
 
-def read(host: Host) -> OptionsState:
+def read(host: Host, next_boot: str = "") -> OptionsState:
+    """next_boot: the kernel's command line then."""
     problems: List[Problem] = []
     driver = read_value(host, VERSION, parse_driver_version, problems)
     text = attempt(lambda: host.read(PARAMS), PARAMS, problems)
@@ -88,7 +93,7 @@ def read(host: Host) -> OptionsState:
     files = module_lists.read(host, module_lists.MODPROBE, problems)
     own = attempt(lambda: host.read_system(FILE), FILE, problems)
     branch = whole(driver.version.partition(".")[0]) if driver is not None else None
-    return OptionsState(branch, params, files, own, tuple(problems))
+    return OptionsState(branch, params, files, own, tuple(problems), next_boot)
 
 
 def wanted_options(
@@ -118,6 +123,8 @@ def plan(have: OptionsState, asked: Sequence[DriverOption]) -> Plan:
     for path, text in have.files.items():
         if path != FILE:
             elsewhere.update({name: (value, path) for name, value in parse_options(text).items()})
+    # modprobe reads it after the files.
+    elsewhere.update({name: (value, COMMAND_LINE) for name, value in _ARGUMENT.findall(have.next_boot)})
     ours = [one for one in wanted if one.name not in elsewhere]
     lines = ["options nvidia NVreg_%s=%s\n" % (one.name, one.value) for one in ours]
     text = written.seal(FILE, _HEAD + "".join(lines)) if ours else None

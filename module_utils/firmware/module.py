@@ -34,13 +34,10 @@ SPEC: module.Spec = {
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     expected = from_options(given)
-    usual = None
-    if given["recommended"]:
-        roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
-        usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
-    settings, firmware = wanted.parse(given["settings"]), wanted.versions(given["firmware"])
-    asked = SettingsWanted(settings, usual, wanted.profile_settings(expected), firmware)
-    if not asked.settings and not asked.of_profile and usual is None:
+    usual = chain.resolve(given["roce"] if given["fabric"] == "ethernet" else {}, {}) if given["recommended"] else None
+    declared = wanted.profile_settings(expected), wanted.parse(given["settings"])
+    asked = SettingsWanted(declared, usual, wanted.versions(given["firmware"]))
+    if not any(declared) and usual is None:
         # Nothing is wanted: nothing is looked at.
         return dict(changes.converge(host, True, Plan), notes=[])
     # Tools that a killed run has left running on a card must end before the card is judged.

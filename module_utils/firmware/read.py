@@ -16,26 +16,22 @@ from ..core.host import BOOT_ID, Host, Problem, ReadError, ToolMissing, attempt
 from ..machine.profile import NicSetting, Profile
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
+from ..roce_qos.chain import Chain
 from . import pending, tools, wanted
 from .nv_settings import Setting
 from .pending import Record
-from .tools import CardSettings, Image
-from .wanted import Usual, Wanted
+from .tools import Image
+from .wanted import Wanted
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class SettingsWanted:
-    """settings: the site's, as wanted.parse returns them.   usual: for any training node, None: not wanted.
+    """declared, usual: as in wanted.card_settings.   firmware: PSID -> version that the site declares."""
 
-    of_profile: its settings, by wanted.profile_settings.
-    firmware: PSID -> version that the site declares.
-    """
-
-    settings: Mapping[str, NicSetting]
-    usual: Optional[Usual] = None
-    of_profile: Mapping[str, NicSetting] = field(default_factory=dict)
+    declared: Tuple[Mapping[str, NicSetting], ...]
+    usual: Optional[Chain] = None
     firmware: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,14 +39,16 @@ class SettingsWanted:
 class Card:
     """address: of its first declared port, and label.   wanted: its settings.
 
-    answer: what it reports; None: not queried.   image: its firmware, of a card whose settings wait.
+    answer: its settings by name; None: not queried.   source: the command that has queried it.
+    image: its firmware, of a card whose settings wait.
     failed: a tool's error on a change, "" for none.
     """
 
     address: str
     label: str
     wanted: Tuple[Wanted, ...]
-    answer: Union[CardSettings, Problem, None] = None
+    answer: Union[Mapping[str, Setting], Problem, None] = None
+    source: str = ""
     image: Union[Image, Problem, None] = None
     failed: str = ""
 
@@ -62,12 +60,7 @@ class Card:
     @property
     def settings(self) -> Mapping[str, Setting]:
         """Return the settings that the card has shown, by name."""
-        return self.answer.settings if isinstance(self.answer, CardSettings) else {}
-
-    @property
-    def source(self) -> str:
-        """Return the command that has queried it."""
-        return self.answer.source if self.answer else ""
+        return {} if self.answer is None or isinstance(self.answer, Problem) else self.answer
 
     @property
     def changeable(self) -> List[Tuple[Wanted, Setting]]:
@@ -112,7 +105,7 @@ def cards(topology: Topology, profile: Profile, rails: Rails, asked: SettingsWan
     found = []
     for nics in groups.values():
         ports = {int(nic.pci[-1]) + 1: declared[nic.pci] for nic in nics}
-        want = wanted.card_settings((asked.of_profile, asked.settings), ports, asked.usual)
+        want = wanted.card_settings(asked.declared, ports, asked.usual)
         if want:
             found.append(Card(nics[0].pci, nics[0].label, want))
     return tuple(found)
@@ -141,8 +134,12 @@ def read(
     queried = []
     for card in found:
         query = partial(tools.query, host, card.address, [one.name for one in card.wanted])
-        answer = _attempt(query, "%s -d %s" % (tools.CONFIG[0], card.address))
-        card = replace(card, answer=answer, failed=failed.get(card.address, ""))
+        result = _attempt(query, "%s -d %s" % (tools.CONFIG[0], card.address))
+        card = replace(card, failed=failed.get(card.address, ""))
+        if isinstance(result, Problem):
+            card = replace(card, answer=result, source=result.source)
+        else:
+            card = replace(card, answer=result[0], source=result[1])
         if card.waits:
             card = replace(card, image=_attempt(partial(tools.flash, host, card.address), tools.FLINT[0] + " query"))
         queried.append(card)

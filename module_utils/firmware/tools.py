@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from ..core.host import Host, Output, ParseError, ReadError, ToolMissing
 from . import nv_settings
@@ -21,14 +21,6 @@ CONFIG, FLINT = ("mstconfig", "mlxconfig"), ("mstflint", "flint")
 QUERY_SECONDS, SET_SECONDS = 60.0, 120.0
 _REFUSED = re.compile(r"-E- (?:The Device doesn't support (\S+) parameter|Unknown Parameter:? (\S+?)\.?)")
 _IMAGE_LINE = re.compile(r"(FW Version|FW Version\(Running\)|PSID): +(\S{1,64})")
-
-
-@dataclass(frozen=True)
-class CardSettings:
-    """settings: the card's, by name, without those that it does not have, or hides."""
-
-    settings: Mapping[str, Setting]
-    source: str
 
 
 @dataclass(frozen=True)
@@ -53,19 +45,19 @@ def find_tool(host: Host, names: Tuple[str, str]) -> str:
     raise ToolMissing(names[0], "is not installed, nor is %s" % names[1])
 
 
-def query(host: Host, address: str, names: Sequence[str]) -> CardSettings:
-    """Return the named settings of the card at a PCI address: a query of all takes many seconds.
+def query(host: Host, address: str, names: Sequence[str]) -> Tuple[Dict[str, Setting], str]:
+    """Return the named settings of the card at a PCI address, and the command: a query of all takes many seconds.
 
-    Raises ReadError and ParseError.
+    Settings that it does not have, or hides, are left out. Raises ReadError and ParseError.
     """
     tool = find_tool(host, CONFIG)
     left: List[str] = list(names)
     while left:
         done = host.run([tool, "-d", address, "-e", "query", *left], QUERY_SECONDS)
         if done.rc == 0:
-            return CardSettings(nv_settings.parse_text(done.stdout), done.command)
+            return nv_settings.parse_text(done.stdout), done.command
         left.remove(_refused(done, left))
-    return CardSettings({}, "%s -d %s -e query" % (tool, address))
+    return {}, "%s -d %s -e query" % (tool, address)
 
 
 def _refused(done: Output, queried: Sequence[str]) -> str:

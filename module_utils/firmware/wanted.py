@@ -14,6 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..machine.profile import NicSetting, Profile
+from ..roce_qos.chain import Chain
 from .nv_settings import NAME, WORD, Value, WantedValue, parse_number
 
 # Settings that a card has once per port. The tool's names end in _P1, _P2.
@@ -85,17 +86,6 @@ def text(settings: Sequence[Wanted]) -> str:
     return " ".join(one.argument for one in settings)
 
 
-@dataclass(frozen=True)
-class Usual:
-    """Settings that every training node on bare metal should have, if its card has them.
-
-    cnp_dscp, cnp_priority: of congestion notifications, by the site's busbar_roce; None if it has none.
-    """
-
-    cnp_dscp: Optional[int] = None
-    cnp_priority: Optional[int] = None
-
-
 def parse(settings: Mapping[Any, Any]) -> Dict[str, NicSetting]:
     """Return the site's settings, typed, by name. Raises ParseError, which names the wrong one."""
     found: Dict[str, NicSetting] = {}
@@ -131,12 +121,14 @@ def _typed(settings: Mapping[Any, Any], where: str) -> Dict[str, WantedValue]:
 
 
 def card_settings(
-    declared: Sequence[Mapping[str, NicSetting]], ports: Mapping[int, str], usual: Optional[Usual]
+    declared: Sequence[Mapping[str, NicSetting]], ports: Mapping[int, str], usual: Optional[Chain]
 ) -> Tuple[Wanted, ...]:
     """Return the settings that one card is to have, by name.
 
     declared: as ``profile_settings`` and ``parse`` return them; later ones override.
     ports: number of each declared port -> the link layer that the profile wants, "" for any.
+    usual: the site's chain, whose congestion notifications count, if the card is also to have what every training node
+        on bare metal should have.
     """
     found: Dict[str, Wanted] = {}
     if usual is not None:
@@ -152,7 +144,7 @@ def card_settings(
     return tuple(found[name] for name in sorted(found))
 
 
-def _usual(usual: Usual, ports: Mapping[int, str]) -> Dict[str, WantedValue]:
+def _usual(usual: Chain, ports: Mapping[int, str]) -> Dict[str, WantedValue]:
     found: Dict[str, WantedValue] = {"PCI_WR_ORDERING": 0, "ATS_ENABLED": 0}
     for number, layer in ports.items():
         of_port = {"LINK_TYPE": LINK_TYPES.get(layer)}

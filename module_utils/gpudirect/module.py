@@ -39,7 +39,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
         if "gin" in (initiated or ()):
             found = merge(found, Plan(tuple(plan.judge_gin(have, given["mode"]))))
         if asked or initiated or host.read_system(nvidia_options.FILE) is not None:
-            options = nvidia_options.read(host)
+            options = nvidia_options.read(host, have.next_boot)
             found = merge(found, nvidia_options.plan(options, nvidia_options.wanted_options(options, asked, initiated)))
         plans.append(found.limit(given["max_disruption"]))
         return plans[-1]

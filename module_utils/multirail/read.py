@@ -12,14 +12,13 @@ from ..core import sysctl_files
 from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
 from ..core.sysctl_files import Assignment
-from ..machine import netdev, netdev_address, vrf
+from ..machine import netdev, netdev_address, netdev_routing
 from ..machine.netdev_address import ADDRESSES, Address
-from ..machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, parse_rules
+from ..machine.netdev_routing import ROUTES, RULES, VRFS, Route, Rule, Vrf, parse_routes, parse_rules
 from ..machine.pci import parse_decimal, read_value
 from ..machine.rail_address import RAIL_ADDRESS, RAIL_GID
 from ..machine.rdma import ADDRESS_FAMILIES, gids_of_family
 from ..machine.topology import Nic
-from ..machine.vrf import Vrf
 from ..mtu import device, netplan, networkd, owner
 from ..mtu import plan as netdev_mtu
 from ..mtu.owner import Owner
@@ -133,7 +132,7 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
 
 def _vrfs(host: Host, nics: Mapping[int, Nic], problems: List[Problem]) -> Dict[str, Vrf]:
     netdevs = [one for nic in nics.values() for one in nic.netdevs]
-    return attempt(lambda: vrf.read(host, netdevs), " ".join(vrf.LINKS), problems) or {}
+    return attempt(lambda: netdev_routing.read_vrfs(host, netdevs), " ".join(VRFS), problems) or {}
 
 
 def _rail(

@@ -14,7 +14,7 @@ from typing import List, Sequence, Tuple
 from ..core.check import Check
 from ..core.finding import Finding
 from ..machine.netdev_address import ADDRESSES
-from ..machine.vrf import LINKS, Vrf
+from ..machine.netdev_routing import VRFS, Vrf
 from .read import Rail
 
 VRF = Check(
@@ -59,7 +59,7 @@ def judge_vrf(rail: Rail, vrf: Vrf, rails: Sequence[Rail]) -> Finding:
     have = "%s, table %s: %s" % (vrf.name, vrf.table, ", ".join(text for text, _way in wrong) or "as wanted")
     fix = "%s; now: %s" % (VRF.fix, ", ".join(way for _text, way in wrong))
     want = "a way for %s in its VRF" % (", ".join(one.address for one in addresses) or "its address")
-    source = "%s; ip rule, ip route" % " ".join(LINKS)
+    source = "%s; ip rule, ip route" % " ".join(VRFS)
     if not addresses:
         have, fix = "%s has no address" % rail.netdev, "give it one; run ip address show %s" % rail.netdev
         return VRF.judge(rail.subject, "unknown", want, have, source, fix, rail.no_gid)

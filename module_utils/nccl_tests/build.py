@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from typing import Collection, Dict, Iterator, List, Sequence
 
 from ..core import locks, redaction
-from ..core.host import Host, ParseError, ReadError, kill_group, search_path
+from ..core.child import kill_group
+from ..core.host import Host, ParseError, ReadError, search_path
 from . import programs
 from .marker import LOG, MARKER, Inputs, Marker, render_marker
 from .plan import Want

@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ..core import orphans, trusted
+from ..core.child import kill_group, reap
 from ..core.finding import printable
-from ..core.host import Host, ParseError, ReadError, attempt, kill_group, reap, search_path
+from ..core.host import Host, ParseError, ReadError, attempt, search_path
 from ..core.number import whole
 from ..health.kernel_log_rules import BY_NAME, match_line
 from . import job_state, ports, read

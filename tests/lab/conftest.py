@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.core import host
+from ansible_collections.busbar.fabric.plugins.module_utils.core import child
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files, result_schema, suite
 
 from lab import store
@@ -35,7 +35,7 @@ MODULES = {
 def _forks() -> Iterator[None]:
     """The Python tools of nodes run without an interpreter of their own; Host.run treats them as processes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": tools.popen}))
+        patch.setattr(child, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": tools.popen}))
         yield
 
 

@@ -49,12 +49,6 @@ def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: 
     assert problems  # an empty tree cannot say whether it is a virtual machine
 
 
-@pytest.mark.parametrize("name", ["machine.platform", "nccl_conf.plan", "kernel_args.iommu"])
-def test_every_planner_can_be_bundled(name: str) -> None:
-    main = f"\nfrom {bundle.PACKAGE}.{name} import plan\nprint(plan)"
-    assert "function" in run(bundle.script(bundle.closure(full(name), bundle.source_of), main))
-
-
 def test_what_a_function_imports_by_itself_is_not_sent() -> None:
     a = 'from . import (  # all\n    core as c,\n)\nT = """\nfrom . import d\n"""\ndef f():\n    from . import d\n'
     sources = {"a": f"from json import dumps\n{a}", "core": f"from {bundle.PACKAGE}.b import x\n", "b": "x = 1\n"}

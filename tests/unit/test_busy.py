@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
-from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import KUBELET
+from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import CLAIMS, KUBELET
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 
 from tests import readings
@@ -73,6 +73,31 @@ def test_gpus_of_a_pod_that_is_there_are_held(node: Path) -> None:
         (node / "var/lib/kubelet/pods" / pod).mkdir(parents=True)
     # Pod bbb is gone, and the checkpoint has not noticed.
     assert read(node).reasons == ("Kubernetes pod aaa holds 8 GPUs",)
+
+
+def claims(*entries: tuple[list[str], str, int]) -> str:
+    """By pods, driver, and number of devices; the rest as the kubelet 1.34 writes it."""
+    devices = [
+        {"PoolName": "n", "DeviceName": f"gpu-{n}", "RequestNames": None, "CDIDeviceIDs": None} for n in range(8)
+    ]
+    of = [
+        {"PodUIDs": {pod: {} for pod in pods}, "DriverState": {driver: {"Devices": devices[:count]}}}
+        for pods, driver, count in entries
+    ]
+    data = {"kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1", "Entries": of or None}
+    return json.dumps({"Data": json.dumps(data), "Checksum": 1})
+
+
+def test_gpus_that_a_resource_claim_gave_to_a_pod_are_held(node: Path) -> None:
+    put(node, CLAIMS, claims())
+    assert read(node) == busy.Busy(())
+    of_gpus = (["aaa", "bbb"], "gpu.nvidia.com", 4), (["aaa"], "gpu.nvidia.com", 1)
+    put(node, CLAIMS, claims(*of_gpus, (["ccc"], "compute-domain.nvidia.com", 1)))
+    for pod in ("aaa", "ccc"):
+        (node / "var/lib/kubelet/pods" / pod).mkdir(parents=True)
+    assert read(node) == busy.Busy(("Kubernetes pod aaa holds 5 GPUs",))
+    put(node, CLAIMS, '{"Data": "{"}')
+    assert [problem.source for problem in read(node).problems] == [CLAIMS]
 
 
 def test_a_damaged_checkpoint_is_a_problem(node: Path) -> None:

@@ -100,11 +100,6 @@ def test_what_is_planned(case: str) -> None:
     assert [word for word in words if word not in text] == []
 
 
-def test_what_nobody_asks_for_is_not_read(tmp_path: Path) -> None:
-    want = Want((), (), LIMITS)
-    assert container_runtimes.read(Host(str(tmp_path), str(tmp_path)), want.runtimes) == Have()
-
-
 def test_the_kubelet_and_its_resources_are_asked_for_together() -> None:
     for runtimes, resources in ((("kubelet",), ()), (("docker",), ("rdma/hca",))):
         with pytest.raises(ParseError, match="both or neither"):

@@ -12,6 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.grub import passed, quote
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.grub_settings import render_dropin
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry, read
@@ -333,3 +334,40 @@ def test_boot_entries_are_read_through_grub_s_shell_and_edited_by_hand_where_gru
     put(tmp_path, "/boot/loader/entries/a.conf", entry.format(options))
     assert bad(judge(host, ACS)) == []
     assert [f.subject for f in bad(judge(host, PT))] == ["iommu=pt"]
+
+
+# -- GRUB's language and the kernel's; tests/el compares the first with the real grub-emu ------------------------------
+
+
+@given(PASSABLE)
+def test_a_value_that_is_quoted_comes_through_whole(value: str) -> None:
+    [line] = passed(f"ro {quote('a', value)} end", {})
+    tokens = [kernel_line.parse(token) for _gap, token in kernel_line.split(line)]
+    assert tokens == [("ro", None), ("a", value), ("end", None)]
+
+
+def next_arg(text: str) -> tuple[str, str | None]:
+    """lib/cmdline.c, by index as there."""
+    quoted = in_quote = text.startswith('"')
+    args, equals = text[quoted:], 0
+    end = len(args)
+    for at, char in enumerate(args):
+        if char.isspace() and not in_quote:
+            end = at
+            break
+        equals = equals or (at if char == "=" else 0)
+        in_quote ^= char == '"'
+    name, value = args[: equals or end], args[equals + 1 : end] if equals else None
+    closed = end and args[end - 1] == '"'
+    if value is not None and value.startswith('"'):
+        value = value[1:-1] if closed and len(value) > 1 else value[1:]
+    elif quoted and closed:
+        name, value = (name, value[:-1]) if value is not None else (name[:-1], None)
+    return name.replace("-", "_"), value
+
+
+@given(st.text('ab=" -', min_size=1, max_size=12).filter(lambda text: text[0] not in " ="))
+def test_a_token_is_parsed_as_the_kernel_does(text: str) -> None:
+    token = kernel_line.split(text)[0][1]
+    if not token.startswith(('"=', '""')):  # a name of nothing
+        assert kernel_line.parse(token) == next_arg(text)

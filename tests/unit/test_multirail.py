@@ -16,8 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.core.sysctl_files import Assignment
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_routing
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_routing import Route, Rule
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.vrf import Vrf
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_routing import Route, Rule, Vrf
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import netplan
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import (

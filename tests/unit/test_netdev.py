@@ -1,5 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
 from __future__ import annotations
 
 import functools
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev, netdev_address
 
 from tests import goldens
-from tests.trees import interface, put_all
+from tests.trees import interface, put_all, tool
 
 HEADING = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 ROUTE = HEADING + (
@@ -97,3 +98,17 @@ def test_what_is_read_of_interfaces(tmp_path: Path, case: str) -> None:
     found, problems = netdev.read(Host(str(tmp_path)))
     rows = [list(asdict(one).values()) for one in found]
     goldens.check("netdev", case, [*rows, *[[problem.source, str(problem)] for problem in problems]])
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo 'Object \"address\" is unknown' >&2; exit 255", 'exited with 255: Object "address" is unknown'),
+        ("echo 1: lo", "is not what ip -j address show prints"),
+    ],
+)
+def test_a_tool_that_does_not_answer_is_named(tmp_path: Path, script: str, says: str) -> None:
+    tool(tmp_path, "usr/sbin/ip", script)
+    with pytest.raises((ReadError, ParseError), match="ip -j address show") as caught:
+        netdev_address.read(Host(str(tmp_path), str(tmp_path)))
+    assert says in str(caught.value)

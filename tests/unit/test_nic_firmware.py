@@ -22,21 +22,24 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     Output,
     ParseError,
+    ReadError,
     ToolMissing,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, tools, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read as firmware_read
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Value
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import NicsState, SettingsWanted
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain
 
 from lab.toolkit import firmware_tools
-from tests import golden_rows, goldens
+from tests import golden_rows, goldens, readings
+from tests.trees import tool
 
 RAIL_0, RAIL_1 = "0000:11:00.0", "0000:21:00.0"
 ASKED = {"LINK_TYPE": "IB", "ATS_ENABLED": False, "ROCE_CC_PRIO_MASK": 255}
@@ -141,7 +144,7 @@ class Role:
 
     def __init__(self, node: Node, topology: Topology, profile: Profile, settings: dict[str, Any], **more: Any) -> None:
         self.node, self.topology, self.profile = node, topology, profile
-        self.asked = SettingsWanted(wanted.parse(settings), of_profile=wanted.profile_settings(profile), **more)
+        self.asked = SettingsWanted((wanted.profile_settings(profile), wanted.parse(settings)), **more)
 
     def asking(self, settings: dict[str, Any], **more: Any) -> Role:
         return Role(self.node, self.topology, self.profile, settings, **more)
@@ -293,31 +296,6 @@ def test_what_comes_of_runs_in_a_virtual_machine(role: Role) -> None:
     assert role.node.calls == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "rebooted", "words"),
-    [
-        ([off()], False, wanted.WHY["ATS_ENABLED"]),
-        ([off()], False, "ATS_ENABLED=True(1)"),
-        ([off(needs="power")], False, "waits for a reboot"),
-        ([off(needs="power")], True, "a reboot did not load it"),
-        ([off(), card_0(refuses="Bad parameter")], False, "Bad parameter"),
-        ([card_0(silent=True)], False, "Failed to open the device"),
-    ],
-)
-def test_what_findings_name_and_a_reboot_is_for(
-    role: Role, changes: list[Callable[[Node], None]], rebooted: bool, words: str
-) -> None:
-    for change in changes:
-        change(role.node)
-    text = str(role.plan().findings)
-    result = role.run("reboot")
-    if rebooted:
-        role.node.reboot()
-        text, result = "", role.run("reboot")
-    assert words in text + str(result["findings"])
-    assert all(RAIL_0 in reason for reason in result["reboot_required"])
-
-
 # -- what cannot be, or must not be ----------------------------------------------------------------------------------
 
 
@@ -335,7 +313,7 @@ def test_a_setting_that_is_hidden_or_read_only_is_unsupported(role: Role) -> Non
 
 
 def test_what_is_recommended_is_asked_of_cards_that_show_it_only(role: Role) -> None:
-    role = role.asking({}, usual=Usual())
+    role = role.asking({}, usual=Chain())
     assert role.bad() == {}
     card_0_shows = {"hidden": False, "current": 1}
     role.node.change(lambda state: state["cards"][RAIL_0]["settings"]["PCI_WR_ORDERING"].update(card_0_shows))
@@ -405,19 +383,14 @@ ROCE = ["CNP_802P_PRIO_P1=6", "CNP_DSCP_P1=48", "LINK_TYPE_P1=2", "LINK_TYPE_P2=
     ("settings", "layers", "usual", "of_ports"),
     [
         # What is said of one port counts for more.
-        ({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"}, ("", ""), Usual(), ["LINK_TYPE_P1=IB", "LINK_TYPE_P2=ETH"]),
-        ({}, ("Ethernet", "InfiniBand"), Usual(cnp_dscp=48, cnp_priority=6), ROCE),
-        ({}, ("Ethernet",), Usual(), ["LINK_TYPE_P1=2", "ROCE_CC_PRIO_MASK_P1=255"]),
+        ({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"}, ("", ""), Chain(), ["LINK_TYPE_P1=IB", "LINK_TYPE_P2=ETH"]),
+        ({}, ("Ethernet", "InfiniBand"), Chain(cnp_dscp=48, cnp_priority=6), ROCE),
+        ({}, ("Ethernet",), Chain(), ["LINK_TYPE_P1=2", "ROCE_CC_PRIO_MASK_P1=255"]),
     ],
 )
-def test_what_a_card_is_to_have(settings: Any, layers: tuple[str, ...], usual: Usual, of_ports: list[str]) -> None:
+def test_what_a_card_is_to_have(settings: Any, layers: tuple[str, ...], usual: Chain, of_ports: list[str]) -> None:
     of = wanted.card_settings([wanted.parse(settings)], dict(enumerate(layers, 1)), usual)
     assert [one.argument for one in of] == sorted(["ATS_ENABLED=0", "PCI_WR_ORDERING=0", *of_ports])
-
-
-def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> None:
-    why = [one.why for one in wanted.parse({"ATS_ENABLED": 1, "SRIOV_EN": 0, "LINK_TYPE_P2": "ETH"}).values()]
-    assert why == ["the site declares it", wanted.WHY["SRIOV_EN"], wanted.WHY["LINK_TYPE"]]
 
 
 def test_a_profile_wants_settings_with_its_reasons_and_the_site_counts_for_more(role: Role) -> None:
@@ -485,3 +458,34 @@ def test_killed_at_any_moment_settings_are_old_or_new(role: Role, monkeypatch: p
         assert states(role.run("reboot")) == {}
         moment += 1
     assert moment > 20
+
+
+# -- the tools themselves ---------------------------------------------------------------------------------------------
+
+FOLDER = readings.FOLDER / "firmware.nv_settings.parse_text"
+NEW, OLD = ((FOLDER / f"synthetic-{which}-release.txt").read_text() for which in ("new", "old"))
+ETH = Value("ETH(2)", 2, "ETH")
+
+
+def test_nvidias_name_of_the_tool_will_do(tmp_path: Path) -> None:
+    tool(tmp_path, "/usr/bin/mlxconfig", f"cat <<'END'\n{OLD}\nEND")
+    host = Host(str(tmp_path), str(tmp_path))
+    settings, command = tools.query(host, "0000:3b:00.0", ["LINK_TYPE_P1"])
+    assert (settings["LINK_TYPE_P1"].current, command) == (ETH, "mlxconfig -d 0000:3b:00.0 -e query LINK_TYPE_P1")
+    with pytest.raises(ToolMissing, match="mstflint: is not installed, nor is flint"):
+        tools.flash(host, "0000:3b:00.0")
+
+
+@pytest.mark.parametrize(
+    "said", ["-E- The Device doesn't support LINK_TYPE_P1 parameter", "-E- Unknown Parameter: LINK_TYPE_P1"]
+)
+def test_a_setting_that_a_card_does_not_have_is_absent(tmp_path: Path, said: str) -> None:
+    tool(tmp_path, "/usr/bin/mstconfig", f'echo "{said}"; exit 3')
+    assert tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", ["LINK_TYPE_P1"])[0] == {}
+
+
+@pytest.mark.parametrize(("script", "name", "message"), readings.cases("firmware_no_answer"))
+def test_what_is_no_answer_is_an_error(tmp_path: Path, script: str, name: str, message: str) -> None:
+    tool(tmp_path, "/usr/bin/mstconfig", script)
+    with pytest.raises(ReadError, match=message):
+        tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", [name])

@@ -226,22 +226,6 @@ def test_a_stack_that_is_half_inbox_and_half_ofed(name: str) -> None:
     goldens.check("ofed", "one module of inbox", golden_rows.plan(ofed.plan(healthy(modules=mixed, loaded=live), WANT)))
 
 
-@pytest.mark.parametrize(
-    ("case", "check", "words"),
-    [
-        ("nvidia built without peer memory", "ofed.nvidia", "built without peer memory"),
-        ("nvidia precompiled for another OFED", "ofed.nvidia", "busbar_gpudirect: dmabuf"),
-        ("leftovers of another OFED", "ofed.conflict", "mlnx-ofed-all, mlnx-ofed-kernel-only"),
-        ("fresh, no key", "ofed.repository", "mofed_repository_key"),
-        ("repository unread", "ofed.repository", "look at /etc/apt/"),
-    ],
-)
-def test_what_a_finding_names(case: str, check: str, words: str) -> None:
-    node, want = CASES[case]
-    found = one_of(ofed.plan(node, replace(WANT, **want)), check)
-    assert words in f"{found.have} {found.fix}"
-
-
 @pytest.mark.golden
 def test_what_is_installed_and_not_loaded_waits_for_a_reboot_and_an_idle_node() -> None:
     plan = ofed.plan(healthy(loaded=_loaded("OLD")), WANT)

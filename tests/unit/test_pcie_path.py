@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, platform, platform_checks, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import READ_REQUESTS, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
@@ -370,26 +370,6 @@ def test_a_bridge_without_acs_is_not_in_the_script(node: Node) -> None:
     texts = {change.path: change.after or "" for change in pcie_path.plan(have(node), WANT).changes}
     assert port(3, 1) not in texts[boot_unit.SCRIPT]
     assert port(3, 0) in texts[boot_unit.SCRIPT]
-
-
-def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: Node, hgx_h100: Profile) -> None:
-    host, machine = node
-    checks = (platform_checks.GPU_COUNT, platform_checks.RAIL_DEVICE)
-    assert platform.missing(machine, hgx_h100, *checks) is None
-    put(root_of(node), port(1, 0), config(acs=REDIRECTING))
-    for left, cause in (
-        (replace(machine, gpus=machine.gpus[:7]), "platform.gpu_count"),
-        (replace(machine, nics=machine.nics[1:]), "platform.rail_device"),
-    ):
-        missing = platform.missing(left, hgx_h100, *checks)
-        assert missing is not None
-        plan = pcie_path.plan(PathState(host, left, left.nics), WANT, missing)
-        (unit,) = [finding for finding in plan.findings if finding.check == "pcie_path.unit"]
-        assert (unit.state, (unit.because or "").partition("[")[0], plan.changes) == ("unknown", cause, ())
-        # What is there is judged and set all the same.
-        assert [write.address for write in plan.commands if isinstance(write, Write)] == [port(1, 0)]
-        off = PathConfig(clear_acs=False, max_read_request=0, persist=True)
-        assert pcie_path.plan(PathState(host, left, left.nics), off, missing).findings == ()
 
 
 def test_where_nothing_tells_a_guest_from_a_machine_nothing_is_planned(node: Node) -> None:

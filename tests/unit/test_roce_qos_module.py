@@ -256,21 +256,6 @@ def test_what_a_run_makes_of_a_node(call: Run, node: Node, case: str) -> None:
     goldens.check("roce_qos_module", case, [*rows, [nic.bounces for nic in node.nics()]])
 
 
-def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(call: Run, node: Node) -> None:
-    eight = platform("hgx-h200")
-    first = call(profile=eight)
-    assert (first["changed"], first["findings"], first["withheld"]) == (True, [], [])
-    assert [nic.bounces for nic in node.nics()] == [1] * 8
-    for port in node.ports:
-        node.put(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class", "Global tclass=106\n")
-    assert len(node.calls()) == 8 * 6
-    second = call(profile=eight)
-    assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
-    assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
-    checks = {check.partition("[")[0] for check in second["passed"]}
-    assert checks == {f"roce_qos.{name}" for name in (*SETTINGS, "unit", "boot_setter")}
-
-
 def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
     before = trees.contents(node.path)
     result = call(check=True)

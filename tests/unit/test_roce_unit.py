@@ -105,12 +105,6 @@ def test_what_is_planned_for_the_unit() -> None:
     goldens.text("roce_unit", "\n".join(said) + "\n")
 
 
-@pytest.mark.golden
-@pytest.mark.parametrize("path", [boot_unit.RULE, UNIT])
-def test_what_is_written_for_the_unit(path: str) -> None:
-    goldens.check("rendered_network", path, golden_rows.lines(boot_unit.render(WANTED)[path]))
-
-
 def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path: Path) -> None:
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     (tmp_path / "etc/systemd/system" / FRONT).symlink_to("/dev/null")

@@ -152,7 +152,7 @@ STARTS = {
     *("subprocess", "ctypes", "os.exec", "os.spawn", "os.posix_spawn", "os.system", "os.popen", "pty", "run_command"),
 }
 DOORS = {
-    "module_utils/core/host.py": "tools, by Host.tool",
+    "module_utils/core/child.py": "tools, by Host.tool",
     "module_utils/nccl_conf/proof.py": "our own Python",
     "module_utils/nccl/rank_program.py": "a rank's program; library/nccl_perf.py looks at it where a job is started",
     "module_utils/nccl_conf/parser_probe.py": "libraries, for nccl_proof.prove",

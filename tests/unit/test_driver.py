@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Options of the NVIDIA driver that a platform asks for: in effect, and for the next load."""
+"""What the NVIDIA driver is given: options, kernels that have it, and the lists of modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import kernels, module_lists, nvidia_options
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_options import (
     FILE,
     IBGDA,
@@ -19,6 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_option
     wanted_options,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import DriverOption
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
 from tests.trees import put_all
@@ -27,7 +29,6 @@ IMEX = DriverOption("CreateImexChannel0", "1")
 GRDMA = DriverOption("GrdmaPciTopoCheckOverride", "1", before=595)
 BOTH = {"CreateImexChannel0": "1", "GrdmaPciTopoCheckOverride": "1"}
 OTHERS = "/etc/modprobe.d/nvidia.conf"
-
 
 HALF = OptionsState(580, {**BOTH, "CreateImexChannel0": "0"})
 WRITTEN = plan(HALF, [IMEX, GRDMA]).changes[0].after or ""
@@ -54,6 +55,10 @@ CASES: dict[str, tuple[OptionsState, list[DriverOption]]] = {
     "set by others to 0": (theirs(f"{SET}=0\n"), [IMEX]),
     "set by others twice": (theirs(f"{SET}=1\n{SET}=0\n"), [IMEX]),
     "comment, and another module": (theirs(f"# {SET}=1\noptions nvidia_uvm NVreg_X=1\n"), [IMEX]),
+    "set on the kernel command line": (
+        replace(theirs(f"{SET}=1\n"), next_boot="ro nvidia.NVreg_CreateImexChannel0=0 nvidia-drm.modeset=1"),
+        [IMEX],
+    ),
     "no driver": (OptionsState(580, None), [IMEX]),
     "driver without the option": (OptionsState(580, {"Other": "1"}), [IMEX]),
     "files unread": (replace(OptionsState(580, BOTH), problems=(Problem(OTHERS, "is odd"),)), [IMEX]),
@@ -90,3 +95,53 @@ def test_options_of_ibgda_stay_until_the_site_says_otherwise() -> None:
     assert wanted_options(HALF, [IMEX], None) == wanted_options(HALF, [IMEX], ["gin", "nvshmem"]) == [IMEX]
     assert wanted_options(HALF, [IMEX], ["deepep"]) == wanted_options(done, [IMEX], None) == [IMEX, *IBGDA]
     assert wanted_options(done, [IMEX], []) == [IMEX]
+
+
+FIRST, NEWER, GONE = (f"6.8.0-{number}-generic" for number in (60, 71, 50))
+
+
+def test_installed_kernels_are_those_with_an_image(tmp_path: Path) -> None:
+    entries = [f"menuentry 'Debian' {{\n linux /boot/vmlinuz-{name} root=/dev/vda1 ro\n}}\n" for name in (NEWER, FIRST)]
+    files = {"proc/sys/kernel/osrelease": f"{FIRST}\n", "boot/grub/grub.cfg": "".join(entries)}
+    files |= {f"boot/vmlinuz-{name}": "image" for name in (FIRST, NEWER)}
+    files |= {f"lib/modules/{name}/build/Makefile": "" for name in (FIRST, GONE)}
+    put_all(tmp_path, {**files, f"lib/modules/{NEWER}/modules.dep": ""})
+    problems: list[Problem] = []
+    found = kernels.read(Host(str(tmp_path), str(tmp_path)), problems)
+    assert problems == []
+    assert found == kernels.Kernels(FIRST, (FIRST, NEWER), NEWER, (FIRST,))
+
+
+def test_a_host_that_does_not_say_its_kernel_is_a_problem(tmp_path: Path) -> None:
+    problems: list[Problem] = []
+    kernels.read(Host(str(tmp_path), str(tmp_path)), problems)
+    assert [problem.source for problem in problems] == [kernels.RELEASE]
+
+
+LINES = st.lists(
+    st.sampled_from(["nvidia_peermem", "nvidia-peermem", "  nvidia_peermem ", "# nvidia_peermem", ";x", "", "ib_umad"])
+)
+BLOCKS = st.lists(
+    st.sampled_from(
+        ["blacklist nvidia-peermem", "install nvidia_peermem \\", " /bin/true", "# x", "", "options a b=1", "alias c d"]
+    )
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(LINES)
+def test_taking_a_module_out_of_a_list_leaves_the_rest(lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    after = module_lists.unlisted(text, "nvidia_peermem") or ""
+    assert module_lists.listed(after) == [name for name in module_lists.listed(text) if name != "nvidia_peermem"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(BLOCKS)
+def test_taking_blocks_out_is_done_once_and_spares_files_without(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    after = module_lists.unblocked(text, "nvidia_peermem")
+    assert module_lists.blocks(after, "nvidia_peermem") == []
+    assert module_lists.unblocked(after, "nvidia_peermem") == after
+    if not module_lists.blocks(text, "nvidia_peermem"):
+        assert after == text
