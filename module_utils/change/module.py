@@ -7,6 +7,7 @@ doc_fragments/node.py documents the options.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
 
 from ..core.finding import DISRUPTIONS
@@ -48,12 +49,17 @@ class Failed(Exception):
         self.more = more
 
 
-def main(spec: Spec, work: Work, **more: Any) -> NoReturn:
-    """Run a module for Ansible. more: further arguments of AnsibleModule."""
+def entry(spec: Spec, work: Work) -> Callable[[], NoReturn]:
+    """Return the function main of a module."""
+    return partial(_main, spec, work)
+
+
+def _main(spec: Spec, work: Work) -> NoReturn:
+    """Run a module for Ansible."""
     # The audit works without it: importing it takes longer than reading the whole machine.
     from ansible.module_utils.basic import AnsibleModule
 
-    module = AnsibleModule(spec, supports_check_mode=True, **more)
+    module = AnsibleModule(spec, supports_check_mode=True)
     given = dict(module.params)
     for name, option in spec.items():
         if option.get("no_log"):
