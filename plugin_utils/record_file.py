@@ -39,6 +39,10 @@ class RecordFile(Generic[Record]):
         """Return the directory of the records below ``nccl_benchmark_results_path``."""
         return Path(results) / self.kind
 
+    def latest(self, results: Path) -> Path:
+        """Return the file of the latest record."""
+        return self.folder(results) / "latest" / self.name
+
     def from_dict(self, data: object) -> Record:
         """Return the record of plain data. Raises ParseError that names the place and what is wrong there."""
         try:
