@@ -338,7 +338,7 @@ def _range_errors(values: PlainView) -> list[str]:
     return errors
 
 
-def _items(value: Any) -> list[Any]:
+def _items(value: object) -> list[Any]:
     """Return the items of a list, or the value alone; nothing of an unset or empty one."""
     return [*value] if isinstance(value, list | tuple) else [] if value in (None, "") else [value]
 
