@@ -125,7 +125,7 @@ def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: dateti
     for one in findings:
         if not any(entry.covers(one) for entry in valid):
             found.pop(one.id, None)
-    by_id = {one.id: one for one in findings}
+    by_id = {one.id: one for one in reversed(findings)}
     more = found
     while more:
         more = {
