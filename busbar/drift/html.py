@@ -45,7 +45,6 @@ def render(report: Plain) -> str:
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'",
         data=_embedded(details),
         left_out=left_out,
-        strip=_strip(report["history"]),
         trends=_trends(report["busbw"]["runs"]),
         health_trends=[(row, _line(row["trend"], 0.0, max(row["trend"]))) for row in counters],
         classes=CLASSES,
@@ -112,22 +111,6 @@ def _details(report: Plain) -> tuple[Plain, int]:
         "lead": report["busbw"]["lead"],
     }
     return data, left_out
-
-
-def _strip(history: Sequence[Plain]) -> Plain:
-    """Return a bar for each run, of heights in percent, from below: in sync, waived, drift, no result."""
-    bars = []
-    for place, night in enumerate(history):
-        total = sum(night["hosts"].values()) or 1
-        # One host of a thousand has to be visible.
-        shares = {name: max(number / total, 0.03) for name, number in night["hosts"].items() if number}
-        parts, top = [], 100.0
-        for name in (name for name in reversed(CLASSES) if name in shares):
-            height = 100.0 * shares[name] / sum(shares.values())
-            top -= height
-            parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
-        bars.append({"x": place * 12, "parts": parts, "night": night})
-    return {"width": max(12 * len(bars), 12), "bars": bars}
 
 
 def _y(value: float, low: float, high: float) -> float:
