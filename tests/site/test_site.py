@@ -99,6 +99,20 @@ def test_an_unreachable_host_is_tried_once_and_counts_as_one_without_python_and_
     assert run.out.count("UNREACHABLE!") == tried
 
 
+@pytest.mark.long
+def test_containers_get_their_files(lab: Path, play: Play) -> None:
+    arguments = ("-i", lab / "inventory", "--tags", "nccl_conf")
+    extra = ("-e", '{"nccl_conf_containers": ["enroot", "docker", "kubernetes"]}')
+    assert play(*arguments, *extra).rc == 0
+    system = lab / "node01/sys"
+    fstab = (system / "etc/enroot/mounts.d/50-busbar-nccl-conf.fstab").read_text()
+    assert "/etc/nccl.conf /etc/nccl.conf none x-create=file,bind,ro" in fstab
+    assert "--volume=/etc/nccl.conf:/etc/nccl.conf:ro" in (system / "etc/busbar/containers/docker-run.args").read_text()
+    pod = yaml.safe_load((system / "etc/busbar/containers/kubernetes-pod.yml").read_text())
+    assert pod["spec"]["volumes"][0]["hostPath"] == {"path": "/etc/nccl.conf", "type": "File"}
+    assert recap(play(*arguments, *extra).out, "node01")["changed"] == 0
+
+
 @pytest.mark.parametrize("name", ["example-infiniband", "example-roce"])
 def test_the_example_inventories_are_valid(name: str) -> None:
     found = InventoryManager(DataLoader(), [str(ROOT / "inventories" / name)])

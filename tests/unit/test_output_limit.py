@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a node may make the control node read, by the two ways in which connection plugins read."""
+"""What a node may make the control node read, by the ways in which connection plugins read."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def by_communicate(argv: list[str]) -> bytes:
     return bytes(out + err)
 
 
+def by_read(argv: list[str]) -> bytes:
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout
+    with process.stdout as stream:
+        return bytes(stream.read())
+
+
 def by_readiness(argv: list[str]) -> bytes:
     """As ssh does: all that is there, whenever something is there."""
     process = subprocess.Popen(argv, **PIPES)
@@ -65,7 +72,7 @@ def by_readiness(argv: list[str]) -> bytes:
     return said
 
 
-WAYS = (by_communicate, by_readiness)
+WAYS = (by_communicate, by_read, by_readiness)
 Way = Callable[[list[str]], bytes]
 
 
