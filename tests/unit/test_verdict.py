@@ -135,6 +135,14 @@ def test_the_verdict_as_it_is_printed() -> None:
     goldens.text("verdict", "\n".join(written))
 
 
+def test_the_findings_file_holds_everything() -> None:
+    results = {"n1": {"platform": GOOD, "nccl_conf": GOOD}, "n2": {"platform": GOOD, "nccl_conf": bad(ROOT)}}
+    data = judge(typed(results), ["platform", "nccl_conf"], partial=False).to_dict()
+    assert (data["ok"], data["hosts"]["n1"]["ok"], data["hosts"]["n2"]["ok"]) == (False, True, False)
+    assert (data["hosts"]["n1"]["passed"], data["hosts"]["n1"]["passed_ids"]) == (2, ["a.b[live]@c", "a.b[live]@c"])
+    assert data["hosts"]["n2"]["findings"] == [ROOT.to_dict()]
+
+
 @pytest.mark.parametrize(("roles", "ok"), [(["verify"], False), (["verify", "mtu"], True)])
 def test_what_verify_by_hand_did_not_test_is_unknown_whatever_busbar_verify_is(roles: list[str], ok: bool) -> None:
     lock = {"findings": [], "passed": ["lock.held[live]@the node"], "held": True}
