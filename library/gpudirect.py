@@ -58,10 +58,7 @@ RETURN = r"""
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.module import SPEC, work
 
-
-def main() -> None:
-    module.main(SPEC, work)
-
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

@@ -99,9 +99,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     return dict(Plan(tuple(findings)).result(), sweeps=[sweep.to_dict(one) for one in found])
 
 
-def main() -> None:
-    module.main(SPEC, work)
-
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

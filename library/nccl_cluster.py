@@ -121,10 +121,6 @@ SPEC: Dict[str, Dict[str, Any]] = {
 }
 
 
-def main() -> None:
-    module.main(SPEC, work)
-
-
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     if given["phase"] == "member":
         # The audit's script contains neither this nor what only writes.
@@ -151,6 +147,8 @@ def store_record(host: Host, given: Mapping[str, Any]) -> None:
         raise ParseError("measured: %s" % error) from error
     apply.write(host, FileChange(path, host.read_system(path), text, mode=0o600))
 
+
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

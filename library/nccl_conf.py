@@ -115,10 +115,7 @@ variables: {type: dict, returned: success, description: The variables that the f
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.module import SPEC, work
 
-
-def main() -> None:
-    module.main(SPEC, work)
-
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

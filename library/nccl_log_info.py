@@ -74,10 +74,6 @@ SPEC: module.Spec = {
 }
 
 
-def main() -> None:
-    module.main(SPEC, work)
-
-
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
     if not 0 < len(given["logs"]) <= 64 or not 0 < given["most"] <= 1 << 20:
         raise ParseError("logs has to have 1 to 64 paths, and most has to be 1 to %d" % (1 << 20))
@@ -92,6 +88,8 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     findings = tuple(READABLE.unreadable(problem) for problem in problems)
     return dict(Plan(findings).result(), logs=found)
 
+
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

@@ -80,10 +80,6 @@ SPEC: module.Spec = {
 }
 
 
-def main() -> None:
-    module.main(SPEC, work)
-
-
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     run = node_lock.from_dict(given["run"])
     if given["state"] == "released":
@@ -102,6 +98,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     result = Plan((node_lock.judge(answer),), notes=tuple(notes)).result()
     return {**result, "held": answer.held, "holder": holder.to_dict() if holder else None}
 
+
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

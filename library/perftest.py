@@ -138,10 +138,6 @@ SPEC: module.Spec = {
 }
 
 
-def main() -> None:
-    module.main(SPEC, work)
-
-
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     if not given["sessions"]:
         pinged = rail_ping.ping_all(host, rail_ping.pings(given["pings"]))
@@ -166,6 +162,8 @@ def stop(number: int, _frame: object) -> None:
     """Raise an exception, so that the programs are ended on the way out."""
     raise SystemExit(128 + number)
 
+
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

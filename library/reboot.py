@@ -82,10 +82,6 @@ SPEC: module.Spec = {
 }
 
 
-def main() -> None:
-    module.main(SPEC, work)
-
-
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
     peer = guard.connection() if given["devices"] else ()
     found = busy.read(host, given["devices"], peer)
@@ -93,6 +89,8 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         raise module.Failed(str(found.problems[0]), reasons=list(found.reasons))
     return {**Plan().result(), "reasons": list(found.reasons), "unload_first": list(found.unload_first)}
 
+
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

@@ -115,10 +115,7 @@ doubts: {type: list, elements: str, returned: when O(draft) is set, description:
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.topology_info import SPEC, work
 
-
-def main() -> None:
-    module.main(SPEC, work)
-
+main = module.entry(SPEC, work)
 
 if __name__ == "__main__":
     main()

@@ -121,7 +121,11 @@ def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: dateti
     """
     valid = [entry for entry in entries if entry.until >= today]
     found = {one.id: entry for one in findings for entry in valid if entry.covers(one)}
-    by_id = {one.id: one for one in findings}
+    # Of several findings with one id each has to be covered.
+    for one in findings:
+        if not any(entry.covers(one) for entry in valid):
+            found.pop(one.id, None)
+    by_id = {one.id: one for one in reversed(findings)}
     more = found
     while more:
         more = {

@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
@@ -34,6 +34,8 @@ from . import accepted, model_sizes, nodeset, roce_chain, suite
 from .plain_data import Plain, PlainView
 from .site_value import Value
 from .site_values import OF_RUN, PARTS, VALUES, of_role
+
+T = TypeVar("T")
 
 
 class WrongIntent(ParseError):
@@ -209,10 +211,7 @@ def sentences(error: ParseError) -> list[str]:
 
 def summarise_errors(errors: Mapping[str, Sequence[str]]) -> str:
     """Return each mistake of all hosts once, with the hosts that have it. errors: host -> sentences."""
-    hosts: dict[str, list[str]] = {}
-    for host, of_host in errors.items():
-        for sentence in of_host:
-            hosts.setdefault(sentence, []).append(host)
+    hosts = nodeset.grouped((sentence, host) for host, of_host in errors.items() for sentence in of_host)
     # The most frequent mistake first: it is a group's, and may cause others.
     found = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
     lines = [f"{nodeset.brief(names, _HOSTS)}: {sentence}" for sentence, names in found]
@@ -222,11 +221,11 @@ def summarise_errors(errors: Mapping[str, Sequence[str]]) -> str:
 
 def summarise_doubts(values: Mapping[str, PlainView]) -> list[str]:
     """Return what is doubtful in the values of the hosts, with the hosts, and no mistake. values: by host."""
-    hosts: dict[str, list[str]] = {}
-    for host, of_host in values.items():
-        words = of_host[minimum_versions.VARIABLE]
-        for sentence in minimum_versions.older_declarations(of_host["busbar_firmware"], words):
-            hosts.setdefault(sentence, []).append(host)
+
+    def doubts(of_host: PlainView) -> list[str]:
+        return minimum_versions.older_declarations(of_host["busbar_firmware"], of_host[minimum_versions.VARIABLE])
+
+    hosts = nodeset.grouped((sentence, host) for host, of_host in values.items() for sentence in doubts(of_host))
     return [f"{nodeset.brief(names, _HOSTS)}: {sentence}" for sentence, names in hosts.items()][:_MISTAKES]
 
 
@@ -316,11 +315,11 @@ def _contradictions(values: PlainView) -> Iterator[tuple[bool, str]]:
 def _chain_errors(values: PlainView) -> list[str]:
     """Return errors where the traffic class of jobs does not lead to the lossless queue."""
     settings = roce_chain.settings(values)
-    try:
-        chain = resolve(values["busbar_roce"] or {}, settings, roce_chain.PREFIX)
-        PortConfig.from_values(chain, settings, roce_chain.PREFIX)
-    except ParseError as error:
-        return [str(error)]
+    chain, refused = _read(resolve, values["busbar_roce"] or {}, settings, roce_chain.PREFIX)
+    if chain is not None:
+        refused = _read(PortConfig.from_values, chain, settings, roce_chain.PREFIX)[1]
+    if chain is None or refused:
+        return refused
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}
     for name in ("nccl_conf_extra", "nccl_benchmark_environment"):
         classes.update((f"{name}.{key}", value) for key, value in (values[name] or {}).items())
@@ -330,38 +329,32 @@ def _chain_errors(values: PlainView) -> list[str]:
 def _range_errors(values: PlainView) -> list[str]:
     errors = []
     for name, (least, most, wanted) in _RANGES.items():
-        of = values[name] if isinstance(values[name], list) else [values[name]]
-        value = next((one for one in of if one is not None and not least <= one <= most), None)
-        if value is not None:
-            errors.append(f"{name} is {f'{value:g}' if isinstance(value, float) else value}, expected {wanted}")
+        wrong = [one for one in _items(values[name]) if not least <= one <= most]
+        errors += [f"{name} is {f'{one:g}' if isinstance(one, float) else one}, expected {wanted}" for one in wrong[:1]]
     for name, (form, wanted) in _FORMS.items():
-        value = values[name] or ""
-        if isinstance(value, str):
-            if value and form.fullmatch(value) is None:
-                errors.append(f"{name} is {value!r}, expected {wanted}")
-            continue
-        wrong = [one for one in value if form.fullmatch(one) is None]
-        if wrong:
-            errors.append(f"{name} holds {wrong[0]!r}, expected {wanted}")
+        wrong = [one for one in _items(values[name]) if form.fullmatch(one) is None]
+        verb = "holds" if isinstance(values[name], list) else "is"
+        errors += [f"{name} {verb} {one!r}, expected {wanted}" for one in wrong[:1]]
     return errors
+
+
+def _items(value: object) -> list[Any]:
+    """Return the items of a list, or the value alone; nothing of an unset or empty one."""
+    return [*value] if isinstance(value, list | tuple) else [] if value in (None, "") else [value]
 
 
 def _nic_firmware_errors(values: PlainView) -> list[str]:
-    errors = _refusals(nic_settings.versions, values["busbar_firmware"])
-    try:
-        errors += _against_fabric(nic_settings.parse(values["nic_firmware_settings"]), values)
-    except ParseError as error:
-        errors.append(str(error))
-    return errors
+    _versions, errors = _read(nic_settings.versions, values["busbar_firmware"])
+    settings, refused = _read(nic_settings.parse, values["nic_firmware_settings"])
+    return [*errors, *refused, *_against_fabric(settings or {}, values)]
 
 
-def _refusals(reader: Callable[..., object], *given: object) -> list[str]:
-    """Return why a reader refuses a value; [] where it does not."""
+def _read(reader: Callable[..., T], *given: object) -> tuple[T | None, list[str]]:
+    """Return what a reader makes of values, and []; or None, and why it refuses them."""
     try:
-        reader(*given)
+        return reader(*given), []
     except ParseError as error:
-        return [str(error)]
-    return []
+        return None, [str(error)]
 
 
 def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> list[str]:
@@ -370,11 +363,8 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> li
     if fabric:
         number, word = {"infiniband": (1, "IB"), "ethernet": (2, "ETH")}[fabric]
         wanted["LINK_TYPE"] = (nv_settings.Value(word, number, word), f"busbar_fabric is {fabric}")
-    try:
-        chain = resolve(values["busbar_roce"] or {}, roce_chain.settings(values), roce_chain.PREFIX)
-    except ParseError:
-        # Reported elsewhere.
-        chain = Chain()
+    # A refusal is reported elsewhere.
+    chain = _read(resolve, values["busbar_roce"] or {}, roce_chain.settings(values), roce_chain.PREFIX)[0] or Chain()
     for name, key in (("CNP_DSCP", "cnp_dscp"), ("CNP_802P_PRIO", "cnp_priority")):
         if (asked := getattr(chain, key)) is not None:
             wanted[name] = (nv_settings.Value(str(asked), asked, ""), f"busbar_roce.{key} is {asked}")
@@ -394,7 +384,7 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> li
 def _cluster_errors(values: PlainView) -> list[str]:
     scope, commit = values["nccl_benchmark_scope"], values["nccl_tests_commit"]
     options = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
-    refused = _refusals(launch.wanted, {**options, "hosts": ["node"], "per_node": 1})
+    _launch, refused = _read(launch.wanted, {**options, "hosts": ["node"], "per_node": 1})
     errors = [error.replace("launch.options", "nccl_benchmark_launcher_options") for error in refused]
     if scope == "node":
         return errors
@@ -419,13 +409,10 @@ def _multirail_errors(values: PlainView) -> list[str]:
     name, gateway = values["multirail_policy"], values["multirail_gateway"]
     if name not in ("", "none") and values["busbar_fabric"] == "infiniband":
         return ["multirail_policy is set, but busbar_fabric is infiniband"]
-    try:
-        policy = multirail.policy(name, values["multirail_values"], values["multirail_source_routing"])
-    except ParseError as error:
-        return [str(error)]
-    if gateway not in ("", "none") and not policy.routing:
+    policy, refused = _read(multirail.policy, name, values["multirail_values"], values["multirail_source_routing"])
+    if policy is not None and gateway not in ("", "none") and not policy.routing:
         return [f"multirail_gateway is {gateway}, but without source routing no rail has a table to put it in"]
-    return []
+    return refused
 
 
 def unknown_platform(name: str, known: Sequence[str]) -> str:

@@ -43,6 +43,10 @@ class RecordFile(Generic[Record]):
         """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
         return {"format": self.format, **plain(record)}
 
+    def latest(self, results: Path) -> Path:
+        """Return the file of the latest record."""
+        return self.folder(results) / "latest" / self.name
+
     def from_dict(self, data: object) -> Record:
         """Return the record of plain data. Raises ParseError that names the place and what is wrong there."""
         try:

@@ -61,7 +61,6 @@ from .result_fields import seconds as seconds
 
 SAID = "its result is not valid: "
 NOT_QUERIED = "not queried: "
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"/[ -~]{0,4000}")
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
 

@@ -116,8 +116,7 @@ _PAGE = re.compile(r"`docs/([a-z-]+\.md)(#[a-z-]+)?`")
 
 
 def documents() -> dict[Path, str]:
-    """Every file that is generated, at least in part, as it has to be: path -> text. Raises ValueError that names a
-    file in which the place for what is generated cannot be found."""
+    """Every file that is generated, at least in part, as it has to be: path -> text."""
     found: dict[Path, str] = {}
     for role in sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir()):
         values = site_values.of_role(role.name)
@@ -210,47 +209,30 @@ class Declared:
         return self.check.id.partition(".")[0]
 
 
-def declared(root: Path = ROOT) -> list[Declared]:
-    """All checks, the noun's own file first, in the order in which they are declared.
-
-    Raises ValueError that names file and line: a Check that is no value of a module, whose id is not written out, has
-    no text below it, or is declared twice.
-    """
+def declared() -> list[Declared]:
+    """All checks, the noun's own file first, in the order in which they are declared."""
     found: dict[str, Declared] = {}
-    for path in sorted([*(root / "module_utils").rglob("*.py"), *(root / "plugin_utils").rglob("*.py")]):
-        places = list(_declarations(path))
-        if not places:
-            continue
-        name = ".".join(path.relative_to(root).with_suffix("").parts)
-        module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.{name}")
-        for line, constant, asks in places:
-            check = getattr(module, constant)
-            if check.id in found:
-                raise ValueError(f"{path}:{line}: {check.id} is declared a second time")
+    for path in sorted([*(ROOT / "module_utils").rglob("*.py"), *(ROOT / "plugin_utils").rglob("*.py")]):
+        for constant, asks in _declarations(path):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            check = getattr(importlib.import_module(f"ansible_collections.busbar.fabric.plugins.{name}"), constant)
+            assert check.id not in found, f"{path}: {check.id} is declared a second time"
             found[check.id] = Declared(check, asks, path)
     return sorted(found.values(), key=lambda each: (each.noun, each.path.stem != each.noun))
 
 
-def _declarations(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line, name and text of each check that a file declares. Raises ValueError as ``declared`` does."""
+def _declarations(path: Path) -> Iterator[tuple[str, str]]:
+    """Name and text of each check that a file declares: ``NAME = Check(ID, ...)``, and the text below it."""
     tree = ast.parse(path.read_text())
     calls = {node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Check"}
     for statement, below in zip(tree.body, [*tree.body[1:], None], strict=False):
-        if not isinstance(statement, ast.Assign) or statement.value not in calls:
-            continue
-        call = statement.value
-        assert isinstance(call, ast.Call)
-        calls.remove(call)
-        where = f"{path}:{statement.lineno}"
-        name, check = statement.targets[0], _written(call.args[0] if call.args else None)
-        if not isinstance(name, ast.Name) or not check:
-            raise ValueError(f"{where}: a check is NAME = Check(ID, ...), its id written out")
-        asks = _written(below.value if isinstance(below, ast.Expr) else None)
-        if not asks:
-            raise ValueError(f"{where}: below {check} stands no text that says what it asks")
-        yield statement.lineno, name.id, asks
-    for call in calls:
-        raise ValueError(f"{path}:{call.lineno}: a check is declared as a value of the module, NAME = Check(ID, ...)")
+        if isinstance(statement, ast.Assign) and statement.value in calls:
+            calls.discard(statement.value)
+            name, asks = statement.targets[0], _written(below.value if isinstance(below, ast.Expr) else None)
+            assert isinstance(name, ast.Name), f"{path}:{statement.lineno}: a check has a name"
+            assert asks, f"{path}:{statement.lineno}: below a check stands what it asks"
+            yield name.id, asks
+    assert not calls, f"{path}: a check is a value of the module"
 
 
 def _written(node: ast.expr | None) -> str:
@@ -305,13 +287,11 @@ def galaxy(short: str) -> str:
 
 
 def said(readme: Path) -> tuple[str, str]:
-    """What a role does, in a sentence without markup and its full stop, and in a paragraph of Markdown.
-
-    Raises ValueError where the first two paragraphs below the heading of a README.md are no such thing.
-    """
-    heading, short, long, *_rest = [*readme.read_text().split("\n\n"), "", ""]
-    if not heading.startswith("# busbar.fabric.") or not re.fullmatch(r"[^`\n]+\.", short) or not long[:1].isalnum():
-        raise ValueError(f"{readme}: begins with its heading, a sentence on one line, and a paragraph that says more")
+    """What a role does, in a sentence without markup and its full stop, and in a paragraph of Markdown."""
+    heading, short, long, *_rest = readme.read_text().split("\n\n")
+    assert heading.startswith("# busbar.fabric."), f"{readme}: begins with its heading"
+    assert re.fullmatch(r"[^`\n]+\.", short), f"{readme}: a sentence on one line is first"
+    assert long[:1].isalnum(), f"{readme}: a paragraph says more"
     return short.removesuffix("."), " ".join(long.split())
 
 
@@ -382,10 +362,7 @@ def decisions(values: Mapping[str, Value]) -> list[str]:
 
 
 def nouns(checks: Sequence[Declared]) -> list[str]:
-    """docs/findings.md: a heading and a table for each noun.
-
-    Raises ValueError where the suite has no role for a noun, or a role has one that no check is of.
-    """
+    """docs/findings.md: a heading and a table for each noun."""
     rows: dict[str, list[Sequence[str]]] = {}
     for each in checks:
         row = (
@@ -396,9 +373,7 @@ def nouns(checks: Sequence[Declared]) -> list[str]:
         )
         rows.setdefault(each.noun, []).append(row)
     askers = {noun: _asker(role) for role in suite.SUITE for noun in role.nouns} | ELSEWHERE
-    if set(rows) != set(askers):
-        without_role, without_check = sorted(set(rows) - set(askers)), sorted(set(askers) - set(rows))
-        raise ValueError(f"no role of plugin_utils/suite.py asks {without_role}, no check is of {without_check}")
+    assert set(rows) == set(askers), "a noun without a role of plugin_utils/suite.py, or without a check"
     lines: list[str] = []
     for noun, who in askers.items():
         heads = ("check", "severity", "repaired by", "checks")
@@ -457,14 +432,10 @@ def _to_role(text: str) -> str:
 
 
 def _between(path: Path, name: str, lines: Sequence[str], text: str | None = None) -> str:
-    """A page with these lines between its two marks of that name. text: the page's, where it is not the file's.
-
-    Raises ValueError where the marks are not there, once each and in order.
-    """
+    """A page with these lines between its two marks of that name. text: the page's, where it is not the file's."""
     page = (path.read_text() if text is None else text).splitlines()
     begin, end = BEGIN.format(name), END.format(name)
-    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-        raise ValueError(f"{path}: needs the lines '{begin}' and, below it, '{end}', once each")
+    assert page.count(begin) == page.count(end) == 1, f"{path}: needs the lines '{begin}' and '{end}', once each"
     return _text([*page[: page.index(begin) + 1], *lines, *page[page.index(end) :]])
 
 

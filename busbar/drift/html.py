@@ -14,20 +14,13 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
-from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .report import OPEN
 from .run import CLASSES
 
 TEMPLATES = Path(__file__).parent / "templates"
-# More columns do not fit; the other checks share one.
-COLUMNS = 24
 # Findings that the page can unfold, the worst first. The rest is counted, and is in the JSON.
 DETAILS = 6000
-# Of the grid: whether it only differs, place of its severity, severity, state.
-Cell = tuple[int, int, str, str]
 
 
 def render(report: Plain) -> str:
@@ -52,12 +45,9 @@ def render(report: Plain) -> str:
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'",
         data=_embedded(details),
         left_out=left_out,
-        grid=_grid(report),
-        strip=_strip(report["history"]),
         trends=_trends(report["busbw"]["runs"]),
         health_trends=[(row, _line(row["trend"], 0.0, max(row["trend"]))) for row in counters],
         classes=CLASSES,
-        unanswered=OPEN,
     )
     return page
 
@@ -121,48 +111,6 @@ def _details(report: Plain) -> tuple[Plain, int]:
         "lead": report["busbw"]["lead"],
     }
     return data, left_out
-
-
-def _grid(report: Plain) -> Plain:
-    """Return hosts by checks, worst first: a column for each failed check, a row for hosts with equal results."""
-    columns = list(dict.fromkeys(group["check"] for group in (*report["groups"], *report["waived"])))
-    shown = columns[:COLUMNS]
-    alike: dict[tuple[str, tuple[tuple[str, Cell], ...]], list[str]] = {}
-    for name, said in report["hosts"].items():
-        worst: dict[str, Cell] = {}
-        for finding in said["findings"]:
-            if finding["check"] not in columns:
-                continue
-            check = finding["check"] if finding["check"] in shown else "others"
-            rank = SEVERITIES.index(finding["severity"])
-            cell = (int(finding["state"] not in finding_groups.DIFFERS), rank, finding["severity"], finding["state"])
-            worst[check] = min(worst.get(check, cell), cell)
-        alike.setdefault((said["class"], tuple(sorted(worst.items()))), []).append(name)
-    names = [*shown, *["others"] * (len(columns) > COLUMNS)]
-    rows: list[Plain] = []
-    for (kind, cells), hosts in alike.items():
-        row = [dict(cells).get(name) for name in names]
-        badness = sorted(cell[:2] for cell in row if cell)
-        order = (kind in ("in_sync", "waived"), not badness, badness, -len(badness), -len(hosts))
-        shades = [{"severity": cell[2], "state": cell[3]} if cell else None for cell in row]
-        rows.append({"class": kind, "nodes": nodeset.fold(hosts), "count": len(hosts), "cells": shades, "order": order})
-    return {"columns": names, "rows": sorted(rows, key=lambda row: row["order"])}
-
-
-def _strip(history: Sequence[Plain]) -> Plain:
-    """Return a bar for each run, of heights in percent, from below: in sync, waived, drift, no result."""
-    bars = []
-    for place, night in enumerate(history):
-        total = sum(night["hosts"].values()) or 1
-        # One host of a thousand has to be visible.
-        shares = {name: max(number / total, 0.03) for name, number in night["hosts"].items() if number}
-        parts, top = [], 100.0
-        for name in (name for name in reversed(CLASSES) if name in shares):
-            height = 100.0 * shares[name] / sum(shares.values())
-            top -= height
-            parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
-        bars.append({"x": place * 12, "parts": parts, "night": night})
-    return {"width": max(12 * len(bars), 12), "bars": bars}
 
 
 def _y(value: float, low: float, high: float) -> float:

@@ -208,24 +208,9 @@ def _acceptance(path: Path, _now: float) -> _Content:
 
 
 _KINDS: tuple[tuple[str, str, Callable[[Path], Path], Callable[[Path, float], _Content]], ...] = (
-    (
-        "fabric",
-        "InfiniBand fabric: the last sweep",
-        lambda results: fabric_record.folder(results) / "latest" / fabric_record.NAME,
-        _fabric,
-    ),
-    (
-        "localised",
-        "Slow nodes: the last search",
-        lambda results: localise_record.folder(results) / "latest" / localise_record.NAME,
-        _localised,
-    ),
+    ("fabric", "InfiniBand fabric: the last sweep", fabric_record.FILE.latest, _fabric),
+    ("localised", "Slow nodes: the last search", localise_record.FILE.latest, _localised),
     ("actions", "Repairs", action_log.file, _actions),
-    (
-        "cluster",
-        "Between nodes: the last benchmark",
-        lambda results: cluster_record.folder(results) / "latest" / cluster_record.NAME,
-        _cluster,
-    ),
+    ("cluster", "Between nodes: the last benchmark", cluster_record.FILE.latest, _cluster),
     ("acceptance", "Acceptance: the buyer's test", certify_record.file, _acceptance),
 )

@@ -58,7 +58,7 @@ def build(night: ReportInput) -> Plain:
     found_waivers = parse_waivers(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
     waived = {
-        name: accepted.covered([*host.by_id.values()], [one for one in found_waivers if name in one.hosts], today)
+        name: accepted.covered(host.findings, [one for one in found_waivers if name in one.hosts], today)
         for name, host in night.hosts.items()
     }
     rows = [row for name, host in night.hosts.items() for row in _rows(host, waived[name])]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
@@ -129,7 +129,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _compare_containers(arguments: argparse.Namespace, job: steps.Allocation, srun: str) -> int:
     """Compare NCCL's files on the nodes with those in a container of the job."""
-    names = sites.inventory_names(arguments.inventory, job.nodes)
+    known = sites.inventory_hosts(arguments.inventory, job.nodes) if arguments.inventory else {}
+    names = {node: host for node, (host, _variables) in known.items()}
     paths, started = containers.files(Host(), os.environ), findings_file.now()
     with private_tempdir.directory() as folder:
         runs = steps.Steps(job, srun, folder, arguments.options, arguments.python)
@@ -159,12 +160,11 @@ def print_progress(text: str) -> None:
 def print_outcome(outcome: Outcome, nodes: Sequence[str]) -> None:
     """Print the table for people, and the lines for scripts."""
     rows = [(nodeset.brief([node], _ROOM), "EXCLUDE", why) for node, why in outcome.exclude.items()]
-    rows += [(hosts, "unknown", why) for why, hosts in _by_reason(outcome.unknown)]
+    silent = nodeset.grouped((why, node) for node, why in outcome.unknown.items())
+    rows += [(nodeset.brief(nodes, _ROOM), "unknown", why) for why, nodes in silent.items()]
     width = max((len(name) for name, _verdict, _why in rows), default=0)
     blocks = [[f"  {name:{width}}  {verdict:7}  {why[:_REASONS]}"] for name, verdict, why in rows]
-    for finding in outcome.shared():
-        head = f"  {finding.check} {finding.subject}: {finding.state}: {(finding.have or '')[:_REASONS]}"
-        blocks.append([head, f"    {finding.fix}"])
+    blocks += [f"  {_describe(finding)}".split("\n") for finding in outcome.shared()]
     good = [node for node in nodes if node not in outcome.exclude and node not in outcome.unknown]
     tail = [f"  {nodeset.brief(good, _ROOM)}  good  {len(good)} of {len(nodes)}"] if good else []
     if outcome.code == FINDINGS and not outcome.exclude:
@@ -176,11 +176,6 @@ def print_outcome(outcome: Outcome, nodes: Sequence[str]) -> None:
         if found:
             print(f"{name}={','.join(found)}")
     print(f"PREFLIGHT={WORDS[outcome.code]}")
-
-
-def _by_reason(found: Mapping[str, str]) -> list[tuple[str, str]]:
-    alike = nodeset.grouped((why, node) for node, why in found.items())
-    return [(why, nodeset.brief(hosts, _ROOM)) for why, hosts in alike.items()]
 
 
 def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:

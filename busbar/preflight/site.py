@@ -97,12 +97,12 @@ def of_platform(platform: str, fabric: str, size: str | None, tests: str | None)
     return _site(given, Path("/nonexistent"), size, tests, {})
 
 
-def inventory_names(paths: Sequence[Path], nodes: Sequence[str]) -> dict[str, str]:
-    """Return node -> its name in the inventory, of those that are there. Raises InventoryError."""
-    found: dict[str, str] = {}
-    for host, variables in inventory.variables(paths).items() if paths else ():
+def inventory_hosts(paths: Sequence[Path], nodes: Sequence[str]) -> dict[str, tuple[str, Mapping[str, object]]]:
+    """Return node -> its name in the inventory, and its variables, of those that are there. Raises InventoryError."""
+    found: dict[str, tuple[str, Mapping[str, object]]] = {}
+    for host, variables in inventory.variables(paths).items():
         for name in (host, host.partition(".")[0], variables.get("drain_slurm_node") or host):
-            found.setdefault(str(name), host)
+            found.setdefault(str(name), (host, variables))
     return {node: found[node] for node in nodes if node in found}
 
 
@@ -111,11 +111,7 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
 
     Raises ParseError, InventoryError.
     """
-    hosts = inventory.variables(paths)
-    of_node: dict[str, Mapping[str, object]] = {}
-    for host, variables in hosts.items():
-        for name in (host, host.partition(".")[0], variables.get("drain_slurm_node") or host):
-            of_node.setdefault(str(name), variables)
+    of_node = {node: variables for node, (_host, variables) in inventory_hosts(paths, nodes).items()}
     missing = [node for node in nodes if node not in of_node]
     if missing:
         raise ParseError(

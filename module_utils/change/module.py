@@ -7,7 +7,7 @@ doc_fragments/node.py documents the options.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from ..core.finding import DISRUPTIONS
 from ..core.host import Host, ParseError, ReadError, Session
@@ -48,12 +48,16 @@ class Failed(Exception):
         self.more = more
 
 
-def main(spec: Spec, work: Work, **more: Any) -> NoReturn:
-    """Run a module for Ansible. more: further arguments of AnsibleModule."""
+def entry(spec: Spec, work: Work) -> Callable[[], None]:
+    """Return the function main of a module."""
+    return lambda: _main(spec, work)
+
+
+def _main(spec: Spec, work: Work) -> None:
     # The audit works without it: importing it takes longer than reading the whole machine.
     from ansible.module_utils.basic import AnsibleModule
 
-    module = AnsibleModule(spec, supports_check_mode=True, **more)
+    module = AnsibleModule(spec, supports_check_mode=True)
     given = dict(module.params)
     for name, option in spec.items():
         if option.get("no_log"):
@@ -65,7 +69,6 @@ def main(spec: Spec, work: Work, **more: Any) -> NoReturn:
     if result.get("failed"):
         module.fail_json(**result)
     module.exit_json(**result)
-    raise AssertionError("exit_json returned")
 
 
 def is_secret(value: str) -> bool:

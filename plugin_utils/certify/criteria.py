@@ -18,6 +18,31 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.number import w
 AUDIT, LOG, EXPECTED = "audit", "line of the log", "expectation"
 
 
+_FALSE, _TRUE = ("false", "no", "0"), ("true", "yes", "1")
+# Statuses that are not good.
+_STATUSES = ("fail", "warning", "unknown", "latent", "host-patch-required", "manual")
+
+
+def _lower(value: object) -> str:
+    return str(value).strip().lower()
+
+
+def _is_false(value: object) -> bool:
+    return _lower(value) in _FALSE
+
+
+def _is_true(value: object) -> bool:
+    return _lower(value) in _TRUE
+
+
+def _is_not_false(value: object) -> bool:
+    return not _is_false(value)
+
+
+def _is_bad(value: object) -> bool:
+    return _lower(value) in (*_FALSE, *_STATUSES)
+
+
 @dataclass(frozen=True)
 class Criterion:
     """One question.
@@ -28,7 +53,7 @@ class Criterion:
     optional: a host without a result is not asked.   unneeded: why it then needs none, also where the tool has failed.
     owner: who answers it instead; the checks are then only evidence.
     rule: what the tool tests, where another answer is right, with the ``reason`` and the ``experiment``.
-    is_failure: whether a value is one for the tool.   path: of the value in audit.values.json, where the key is none.
+    failure: whether a value is one for the tool.   path: of the value in audit.values.json, where the key is none.
     """
 
     key: str
@@ -42,29 +67,9 @@ class Criterion:
     rule: str = ""
     reason: str = ""
     experiment: str = ""
-    is_failure: Callable[[object], bool] | None = None
+    failure: Callable[[object], bool] = _is_bad
     kind: str = AUDIT
     path: str = ""
-
-
-def _lower(value: object) -> str:
-    return str(value).strip().lower()
-
-
-def is_false(value: object) -> bool:
-    return _lower(value) in ("false", "no", "0")
-
-
-def is_true(value: object) -> bool:
-    return _lower(value) in ("true", "yes", "1")
-
-
-def _is_not_false(value: object) -> bool:
-    return not is_false(value)
-
-
-def is_bad_status(value: object) -> bool:
-    return _lower(value) in ("fail", "warning", "unknown", "latent", "host-patch-required", "manual")
 
 
 def _above(limit: int) -> Callable[[object], bool]:
@@ -77,15 +82,15 @@ def _above(limit: int) -> Callable[[object], bool]:
 
 def _lacks_path(value: object) -> bool:
     """Return whether gpus.gpuDirectRdmaPath names neither DMA-BUF nor NVIDIA's open driver."""
-    return not isinstance(value, dict) or not any(is_true(value.get(name)) for name in ("dmaBuf", "nvidiaOpen"))
+    return not isinstance(value, dict) or not any(_is_true(value.get(name)) for name in ("dmaBuf", "nvidiaOpen"))
 
 
 def _is_shared(value: object) -> bool:
     """Return whether security.nvlinkBoundary leaves open that GPUs of other tenants are in the domain."""
     found = value if isinstance(value, dict) else {}
-    if is_true(found.get("domainExclusive")) or is_false(found.get("nvidiaGpuPresent")):
+    if _is_true(found.get("domainExclusive")) or _is_false(found.get("nvidiaGpuPresent")):
         return False
-    return not (is_false(found.get("nvlinkExposed")) and is_false(found.get("targetIsVm")))
+    return not (_is_false(found.get("nvlinkExposed")) and _is_false(found.get("targetIsVm")))
 
 
 _BENCHMARK = (
@@ -116,16 +121,13 @@ def _expected(
 
 
 def _others(owner: str, *rows: tuple[str, str], checks: tuple[str, ...] = ()) -> tuple[Criterion, ...]:
-    return tuple(
-        Criterion(key, subject, checks, owner, is_failure=is_bad_status if key.endswith("tatus") else is_false)
-        for key, subject in rows
-    )
+    return tuple(Criterion(key, subject, checks, owner) for key, subject in rows)
 
 
 def _minimum(name: str, check: str, subject: str, optional: bool = True) -> Criterion:
     key = f"securityVersions.{name}.status"
     proof = _MINIMUM + "; a host without it has no result" * optional
-    return Criterion(key, subject, (check,), proof=proof, optional=optional, is_failure=is_bad_status)
+    return Criterion(key, subject, (check,), proof=proof, optional=optional)
 
 
 _DCGM = Criterion(
@@ -136,14 +138,13 @@ _DCGM = Criterion(
     rule="the name or text of HealthCheckProgram has to contain dcgm",
     reason="the gate reads the same counters of the driver by nvidia-smi, and the network path beside them",
     experiment="busbar gate --run -i INVENTORY --json",
-    is_failure=is_false,
 )
 CRITERIA = (
     Criterion(
         "gpus.pcieAcs.enabled",
         "PCIe ACS is off between GPUs and NICs",
         ("pcie_path.acs",),
-        is_failure=is_true,
+        failure=_is_not_false,
     ),
     Criterion(
         "gpus.gpuDirectRdmaPath",
@@ -152,7 +153,7 @@ CRITERIA = (
         rule="passes only with NVIDIA's open driver or a file dma_buf* below /sys/module/nvidia",
         reason=_PEERMEM,
         experiment=_PERFTEST,
-        is_failure=_lacks_path,
+        failure=_lacks_path,
     ),
     Criterion(
         "gpus.gpuDirectRdmaPath.nvidiaPeermemLegacy",
@@ -161,13 +162,12 @@ CRITERIA = (
         rule="a loaded nvidia_peermem is deprecated",
         reason=_PEERMEM,
         experiment=_PERFTEST,
-        is_failure=is_true,
+        failure=_is_not_false,
     ),
     Criterion(
         "networking.ncclAutoConfig",
         "nccl.conf overrides nothing that NCCL chooses better",
         ("nccl_conf.file", "nccl_conf.environment"),
-        is_failure=is_false,
     ),
     Criterion(
         "networking.hcaNamingValid",
@@ -179,7 +179,6 @@ CRITERIA = (
             " nccl.conf has each rail's exact name"
         ),
         experiment="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET all_reduce_perf -b 8M -e 8M -g 8 | grep 'NET/IB : Using'",
-        is_failure=is_false,
     ),
     Criterion(
         "nccl_topo_file.status",
@@ -187,7 +186,6 @@ CRITERIA = (
         ("nccl_conf.container_view", "nccl_conf.topo_file", "nccl_conf.containers"),
         proof=_CONTAINER,
         optional=True,
-        is_failure=is_bad_status,
     ),
     Criterion(
         "nccl_ib_qps.status",
@@ -199,33 +197,28 @@ CRITERIA = (
             "NCCL's default is 1, and how many are right depends on how the fabric spreads flows: measured, not guessed"
         ),
         experiment="ansible-playbook playbooks/benchmark.yml -e nccl_benchmark_scope=cluster with 1, 2 and 4",
-        is_failure=is_bad_status,
     ),
     Criterion(
         "networking.topologyConfigured",
         "the scheduler knows the fabric's topology",
         owner=f"{_SLURM}; busbar fabric topology FILE compares the output of scontrol show topology with the fabric",
-        is_failure=is_false,
     ),
     Criterion(
         "vm_iommu.status",
         "the IOMMU passes GPUs and NICs through",
         ("iommu.domains", "iommu.args"),
-        is_failure=is_bad_status,
     ),
     Criterion(
         "securityVersions.connectxFirmware.status",
         "NIC firmware has the security fixes",
         ("platform.firmware_minimum", "platform.rail_firmware"),
         proof=_MINIMUM,
-        is_failure=is_bad_status,
     ),
     Criterion(
         "software.nccl.installed",
         "NCCL is installed",
         ("nccl_conf.library",),
         proof="list the libraries of jobs: busbar_nccl_libraries",
-        is_failure=is_false,
     ),
     Criterion(
         "healthChecks.nhcInstalled",
@@ -235,7 +228,6 @@ CRITERIA = (
         rule="a program called nhc has to be installed",
         reason="Slurm's HealthCheckProgram is this suite's gate, which checks GPUs, NVLinks, rails and the PCIe path",
         experiment="scontrol show config | grep HealthCheckProgram; busbar gate --run -i INVENTORY; or gate_nhc: true",
-        is_failure=is_false,
     ),
     _DCGM,
     Criterion(
@@ -243,14 +235,13 @@ CRITERIA = (
         "the running kernel is the one of the next boot",
         ("reboot.pending", "ofed.dkms"),
         proof=_SITE,
-        is_failure=is_true,
+        failure=_is_not_false,
     ),
     Criterion(
         "ufm-profile",
         "the fabric's manager and partitions are those declared",
         ("ib_fabric.manager", "ib_fabric.partition"),
         owner="whoever operates the subnet manager: keys and rate limits of tenants",
-        is_failure=is_bad_status,
         path="security.ufmSecuredBareMetalCloud.status",
     ),
     Criterion(
@@ -258,21 +249,21 @@ CRITERIA = (
         "NVLink domains are of one tenant",
         ("platform.nvlinks", "node_health.fabric_state"),
         owner=PROVIDER,
-        is_failure=_is_shared,
+        failure=_is_shared,
         path="security.nvlinkBoundary",
     ),
     Criterion(
         "bmc-ipmi",
         "tenants cannot reach BMCs",
         owner=PROVIDER,
-        is_failure=_is_not_false,
+        failure=_is_not_false,
         path="security.bmcIpmi.exposed",
     ),
     Criterion(
         "pcie-passthrough",
         "passed-through devices are isolated and cleared",
         owner=PROVIDER,
-        is_failure=_is_not_false,
+        failure=_is_not_false,
         path="security.pciePassthrough.hostVerificationRequired",
     ),
     *_others(_DPU, ("securityVersions.dpuHostIsolation.status", "hosts cannot control their BlueField DPU")),
@@ -294,7 +285,6 @@ CRITERIA = (
         ("nccl_conf.gdrcopy",),
         optional=True,
         unneeded="NCCL uses GDRCopy only with NCCL_GDRCOPY_ENABLE=1 (its default is 0), which nothing sets here",
-        is_failure=is_false,
     ),
     Criterion(
         "arm_smmu_virtualization.status",
@@ -302,7 +292,6 @@ CRITERIA = (
         ("iommu.command_queue",),
         optional=True,
         unneeded="no host is a guest on Grace with an SMMUv3",
-        is_failure=is_bad_status,
     ),
     *_others(
         _NODES,
@@ -328,13 +317,13 @@ CRITERIA = (
         "software.perf.perfEventParanoid",
         "perf_event_paranoid permits perf",
         owner=_NODES,
-        is_failure=_above(1),
+        failure=_above(1),
     ),
     Criterion(
         "software.perf.kptrRestrict",
         "perf sees the kernel's symbols",
         owner=_NODES,
-        is_failure=_above(0),
+        failure=_above(0),
     ),
     *_others(
         PROVIDER,
@@ -387,7 +376,7 @@ CRITERIA = (
         experiment=_PERFTEST,
         kind=LOG,
     ),
-    replace(_DCGM, key="HealthCheckProgram is NOT dcgm-based", is_failure=None, kind=LOG),
+    replace(_DCGM, key="HealthCheckProgram is NOT dcgm-based", kind=LOG),
     Criterion("NCU profiling restricted", "users may profile GPUs", owner=_NODES, kind=LOG),
     # -- expectations (clustermax.ai/expectations: slurm, health-checks; criteria: networking) -------------------------
     _expected("no GPU is off the bus, no Xid", "node_health.xid", "node_health.gpu_count", "platform.gpu_count"),

@@ -190,7 +190,7 @@ def answer(known: Proofs, asked: PlainView | None) -> list[Row]:
 def _row(one: Criterion, known: Proofs, asked: PlainView | None) -> Row:
     is_asked = asked is not None and one.kind == AUDIT
     value = _value(asked, one.path or one.key) if asked is not None and is_asked else None
-    failed = value is not None and one.is_failure is not None and one.is_failure(value)
+    failed = value is not None and one.failure(value)
     tool = ""
     if is_asked:
         shown = " ".join(printable(str(value)).split())[:VALUE]
@@ -279,7 +279,7 @@ def _todo(one: Criterion, hosts: Mapping[str, Host], off: Mapping[str, str]) -> 
                 continue
             have = " ".join((finding.have or "nothing").split())[:VALUE]
             bad[f"{finding.check} {finding.subject} is {finding.state}: {have}; {finding.fix or ''}"].append(name)
-        if not found and not host.evidence.get(first):
+        if not host.findings.get(first) and not host.evidence.get(first):
             unproven[host.invalid or why].append(name)
     lines = [f"{_hosts(names)}: {text}".rstrip("; ") for text, names in bad.items()]
     lines[VALUES:] = [f"and {len(lines) - VALUES} more findings"] if len(lines) > VALUES else []

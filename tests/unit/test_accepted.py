@@ -93,6 +93,12 @@ def test_an_expired_entry_counts_for_nothing_and_is_named() -> None:
     assert split([replace(LINKS, check="a.b")], [late], TODAY)[2] == []
 
 
+def test_a_pattern_accepts_no_unknown_beside_a_difference_of_the_same_part() -> None:
+    unknown = replace(LINKS, state="unknown")
+    stand, of, _notes = split([LINKS, unknown], parse([entry(check="platform.*")]), TODAY)
+    assert (stand, of) == ([LINKS, unknown], [])
+
+
 @pytest.mark.parametrize(("severity", "stands"), [("minor", False), ("major", False), ("critical", True)])
 def test_a_consequence_is_accepted_with_its_cause_unless_it_is_worse(severity: str, stands: bool) -> None:
     follows = replace(LINKS, check="nccl_perf.busbw", because=LINKS.id)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.certify import criteria, sheet
@@ -39,16 +40,7 @@ BEYOND = (
 
 
 def finding(check: str, state: str = "drift", subject: str = "rail 3") -> dict[str, Any]:
-    given = {"check": check, "subject": subject, "aspect": "live", "state": state, "severity": "major", "have": "off"}
-    more = {
-        "want": "on",
-        "fix": "switch it on",
-        "source": "/sys/x",
-        "disruption": "none",
-        "because": None,
-        "why": "slow",
-    }
-    return {**given, **more, "id": f"{check}[live]@{subject}"}
+    return Finding(check, subject, state, "major", "on", "off", "/sys/x", "slow", "switch it on").to_dict()
 
 
 def host(checks: tuple[str, ...], layer: str = "", **more: Any) -> dict[str, Any]:
@@ -110,6 +102,10 @@ def test_only_a_result_of_every_host_is_a_pass(one: criteria.Criterion) -> None:
     excused = host((), one.link, accepted=[finding(first)], acceptances=[entry])
     assert row(one, proofs(good, excused)).answer == sheet.ACCEPTED
     assert "until the next delivery (ops, until 2027-01-31)" in row(one, proofs(excused)).todo[0]
+    # An accepted finding of another check proves nothing about the first one.
+    for check in one.checks[1:]:
+        beside = host((), one.link, accepted=[finding(check)], acceptances=[entry | {"check": check}])
+        assert row(one, proofs(beside)).answer == sheet.OPEN
     for other in (entry | {"until": "2026-11-29"}, entry | {"check": "lock.held"}, {"check": first}, "x", None):
         assert row(one, proofs(excused | {"acceptances": [other]})).answer == sheet.OPEN
 
@@ -127,6 +123,9 @@ def test_other_fabrics_are_not_asked(one: criteria.Criterion) -> None:
     [
         ("gpus.pcieAcs.enabled", True, "failed: True"),
         ("gpus.pcieAcs.enabled", False, "passed: False"),
+        ("gpus.pcieAcs.enabled", "unknown", "failed: unknown"),
+        ("networking.hcaNamingValid", "unknown", "failed: unknown"),
+        ("securityVersions.virtioNetBluefield.exposure", "latent", "failed: latent"),
         ("gpus.gpuDirectRdmaPath", {"dmaBuf": False, "nvidiaPeermemLegacy": True}, "failed: {"),
         ("gpus.gpuDirectRdmaPath", {"nvidiaOpen": "true"}, "passed: {"),
         ("vm_iommu.status", "warning", "failed: warning"),
@@ -236,9 +235,6 @@ def test_any_json_is_refused_or_answered(data: Any, asked: Any) -> None:
 
 def test_texts_of_nodes_are_no_markdown_and_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b[2J<script>alert(1)</script>|`x` [a](http://b)"
-    data = json.loads(
-        json.dumps({"run": {"ended": "2026-11-30T02:00:00Z", "group": ["n"], "limit": None, "simulated": True}})
-    )
     one = finding("pcie_path.acs") | {"have": evil, "fix": evil}
     evidence = {"iommu.domains[live]@x": [evil, evil]}
     run = {"ended": "2026-11-30T02:00:00Z", "group": ["n"], "limit": None, "simulated": True}

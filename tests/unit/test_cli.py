@@ -88,6 +88,20 @@ def test_the_first_help_is_one_screen(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--timeout 0", "not a number of 1 or more"),
+        ("--keep-days 7", "7 is less than 8"),
+        ("""--notify "mail 'x" """, "is not a command: No closing quotation"),
+        ("--mode rw", "not a file mode"),
+    ],
+)
+def test_a_wrong_option_of_drift_is_named(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["drift", "-i", "x", *shlex.split(words)]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "function"),
     [
         (["drift", "-i", "x"], "busbar.drift.command._locked"),

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_value import Value
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, of_role
 
 from busbar import cli
@@ -60,80 +59,6 @@ def test_ansible_reads_the_declared_defaults_and_options(role: str) -> None:
         assert (option["type"], tuple(option.get("choices", ()))) == (values[name].type, values[name].choices)
         assert option.get("elements") == (values[name].elements if values[name].type == "list" else None)
         assert isinstance(option["description"], str)
-
-
-@pytest.mark.parametrize(
-    "value", ["", "off", "yes", "02:00", "10%", "3.2.1", "3.2", "a: b", "null", "x" * 200, -1, 0.9, True, None, [], {}]
-)
-def test_a_value_is_one_line_of_yaml_that_reads_as_itself(value: object) -> None:
-    for each in (value, [value, value]):
-        text = documents.flow(each)
-        assert yaml.safe_load(f"name: {text}") == {"name": each}
-        assert "\n" not in text
-
-
-def test_what_is_written_by_hand_around_a_table_stays_and_a_missing_mark_is_named(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    begin, end = documents.BEGIN.format("x"), documents.END.format("x")
-    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    assert documents._between(page, "x", ["new"]) == f"before\n{begin}\nnew\n{end}\nafter\n"
-    page.write_text(f"{end}\n{begin}\n")
-    with pytest.raises(ValueError, match=r"page\.md: needs the lines .* once each"):
-        documents._between(page, "x", ["new"])
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "# busbar.fabric.x\n", "# busbar.fabric.x\n\nNo stop\n\nMore.\n", "# busbar.fabric.x\n\nOne.\n\n```yaml\n"],
-)
-def test_a_role_that_does_not_say_what_it_does_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "README.md").write_text(text)
-    with pytest.raises(ValueError, match=r"README\.md: begins with"):
-        documents.said(tmp_path / "README.md")
-
-
-def test_what_a_role_does_is_text_for_people_and_for_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(documents.MEANINGS, "x_a", "Said.")
-    (tmp_path / "README.md").write_text("# busbar.fabric.x\n\nDo it: now.\n\nFor *every* `a: b`\nthere is.\n\nMore.\n")
-    short, long = documents.said(tmp_path / "README.md")
-    specs = yaml.safe_load(documents.argument_specs("x", short, long, {"x_a": Value("list", [])}))
-    assert specs["argument_specs"]["main"] == {
-        "short_description": "Do it: now",
-        "description": ["For I(every) C(a: b) there is.", "The result is in C(x_result)."],
-        "options": {"x_a": {"description": "Said.", "type": "list", "elements": "str", "default": []}},
-    }
-    assert yaml.safe_load(documents.galaxy(short))["galaxy_info"]["description"] == "Do it: now"
-
-
-def _declaring(folder: Path, text: str) -> list[str]:
-    """Ids that a module of a checkout with this one file declares."""
-    path = folder / "module_utils/kernel_args/iommu.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    return [each.check.id for each in documents.declared(folder)]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('DOMAINS = Check("iommu.domains", why="w")\n', r"iommu\.py:1: below iommu\.domains stands no text"),
-        ('DOMAINS = Check("iommu.domains", why="w")\nOTHER = 1\n"Is it"\n', "below iommu.domains stands no text"),
-        ('DOMAINS = Check("iommu.domains", why="w")\n" "\n', "below iommu.domains stands no text"),
-        ('N = "iommu"\nDOMAINS = Check(N + ".domains", why="w")\n"Is it"\n', r"iommu\.py:2: .* its id written out"),
-        ('DOMAINS = [Check("iommu.domains", why="w")]\n"Is it"\n', "a value of the module"),
-        ('def plan():\n    return Check("iommu.domains", why="w")\n', r"iommu\.py:2: .* a value of the module"),
-        ('DOMAINS = Check("iommu.domains", why="w")\n"Is it"\n' * 2, "iommu.domains is declared a second time"),
-    ],
-)
-def test_a_check_that_cannot_be_written_down_is_named(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        _declaring(tmp_path, text)
-
-
-def test_a_check_is_its_declaration_and_the_text_below_it(tmp_path: Path) -> None:
-    text = 'DOMAINS = Check(\n    "iommu.domains",\n    why="w",\n)\n"""Is it\nso"""\n'
-    assert _declaring(tmp_path, text) == ["iommu.domains"]
-    assert [each.asks for each in documents.declared(tmp_path)] == ["Is it so"]
 
 
 def test_the_id_of_a_check_is_written_out_in_its_declaration_and_nowhere_else() -> None:

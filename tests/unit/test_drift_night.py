@@ -312,8 +312,6 @@ def test_only_the_owner_reads_unless_asked_otherwise(night: Night) -> None:
         os.umask(before)
     assert (night.folder / "html").stat().st_mode & 0o777 == 0o640
     assert night.history.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(SystemExit):
-        night.run("--mode", "rw")
 
 
 def test_what_killed_runs_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

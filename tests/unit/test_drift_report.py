@@ -177,6 +177,11 @@ def test_the_exit_code_tells_drift_from_missing_answers(hosts: list[HostResult],
     assert report(*hosts, run=replace(RUN, fail_on=fail_on))["exit_code"] == code
 
 
+def test_a_pattern_accepts_no_unknown_beside_a_difference_of_the_same_part() -> None:
+    assert report(ill("n1", BAD), run=WAIVED)["exit_code"] == 0
+    assert report(ill("n1", BAD, UNKNOWN), run=WAIVED)["exit_code"] == 2
+
+
 def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
     worse = replace(BAD, subject="/root/.nccl.conf")
     silent = lost("n2")

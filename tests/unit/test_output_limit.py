@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a node may make the control node read: by every way in which connection plugins read."""
+"""What a node may make the control node read, by the ways in which connection plugins read."""
 
 from __future__ import annotations
 
@@ -41,27 +41,11 @@ def by_communicate(argv: list[str]) -> bytes:
     return bytes(out + err)
 
 
-def by_text(argv: list[str]) -> bytes:
-    out, err = subprocess.Popen(argv, **PIPES, text=True).communicate("question")
-    return str(out + err).encode()
-
-
 def by_read(argv: list[str]) -> bytes:
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout
     with process.stdout as stream:
         return bytes(stream.read())
-
-
-def by_lines(argv: list[str]) -> bytes:
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
-    assert process.stdout
-    with process.stdout as stream:
-        return b"".join(stream)
-
-
-def by_run(argv: list[str]) -> bytes:
-    return bytes(subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout)
 
 
 def by_readiness(argv: list[str]) -> bytes:
@@ -88,7 +72,7 @@ def by_readiness(argv: list[str]) -> bytes:
     return said
 
 
-WAYS = (by_communicate, by_text, by_read, by_lines, by_run, by_readiness)
+WAYS = (by_communicate, by_read, by_readiness)
 Way = Callable[[list[str]], bytes]
 
 
@@ -157,7 +141,7 @@ def test_threads_have_bounds_of_their_own() -> None:
     assert said == {"endless": "its result is not valid: more than 100000 bytes", "honest": b"x" * LIMIT}
 
 
-@pytest.mark.parametrize("read", [by_communicate, by_readiness, by_read])
+@pytest.mark.parametrize("read", WAYS)
 def test_who_ends_a_bound_ends_the_wait_for_a_byte_a_second(read: Way) -> None:
     argv = [sys.executable, "-c", "import time\nwhile True: print('x', flush=True), time.sleep(1)"]
     begin = time.monotonic()
