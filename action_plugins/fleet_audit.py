@@ -46,6 +46,7 @@ Answers = dict[str, Plain]
 class ActionModule(FleetAction):
     SPEC: ClassVar[Spec] = {
         "host_timeout": {"type": "float", "default": 300},
+        "collect": {"type": "bool", "default": False},
         "engine": {"type": "str", "choices": ["ssh", "slurm"], "default": "ssh"},
         "heard": {"type": "path", "default": ""},
         "manifest": {"type": "path", "default": ""},
@@ -60,17 +61,24 @@ class ActionModule(FleetAction):
             nodes, chosen = variables["groups"][findings_file.GROUP], {*variables["ansible_play_hosts_all"]}
             of_hosts = ((host, hostvars.raw_get(host)) for host in hostvars)
             manifest.build(nodes, chosen, of_hosts).write(given["manifest"])
-        if given["engine"] == "slurm":
+        if given["collect"]:
+            begun = (variables.get("fleet_audit_result") or {}).get("begun") or begun
+            answers = {host: _task_result(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
+        elif given["engine"] == "slurm":
             try:
                 answers = self._audit_by_slurm(hosts, variables, given["host_timeout"], file)
             except SlurmError as error:
                 return {"changed": False, "failed": True, "msg": f"--engine slurm: {error}"}
         else:
             run = ansible_core.worker_runs_tasks()
-            if run is None:
-                msg = f"ansible-core {ansible_core.INSTALLED} runs tasks in a way that Busbar does not know"
-                return {"changed": False, "failed": True, "msg": f"{msg}: install another release of 2.19 to 2.22"}
-            answers = self._audit(run, hosts, variables, given["host_timeout"], file)
+            asked = run and self._audit(run, hosts, variables, given["host_timeout"], file)
+            if asked is None:
+                display.warning(
+                    f"fleet_audit does not support ansible-core {ansible_core.INSTALLED}: every host is audited by a"
+                    f" separate task, which finds the same but takes several times as long"
+                )
+                return {"changed": False, "hosts": {}, "begun": begun, "by_task": True}
+            answers = asked
         wrong = {host: answer["wrong_inventory"] for host, answer in answers.items() if answer.get("wrong_inventory")}
         if wrong:
             # Without the results, all of which Ansible would print.
@@ -92,8 +100,8 @@ class ActionModule(FleetAction):
 
     def _audit(
         self, run: ansible_core.Run, hosts: list[str], variables: PlainView, limit: float, file: Path
-    ) -> Answers:
-        """Return host -> result."""
+    ) -> Answers | None:
+        """Return host -> result; None where this ansible-core runs tasks differently than ``run`` expects."""
         here = ansible_core.this_worker()
         if here is None:
             raise AnsibleError("fleet_audit runs in a worker of ansible-playbook only")
@@ -104,6 +112,7 @@ class ActionModule(FleetAction):
         # Blocks and the play are evaluated once, and not by the copy for each host.
         task.squash()
         bounds: dict[str, OutputLimit] = {}
+        strange: list[str] = []
 
         def audit_host(host: str) -> Plain:
             try:
@@ -116,6 +125,7 @@ class ActionModule(FleetAction):
             except AnsibleError as error:
                 return {"failed": True, "msg": str(error)}
             except (AttributeError, TypeError) as error:
+                strange.append(host)
                 return {"failed": True, "msg": f"ansible-core {ansible_core.INSTALLED} within fleet_audit: {error}"}
 
         def leave(host: str) -> None:
@@ -132,4 +142,10 @@ class ActionModule(FleetAction):
                 display.display(f"{len(answers)} of {len(hosts)} hosts have responded")
         if any(answer.get("timedout") for answer in answers.values()):
             worker_threads.end_connections()
-        return answers
+        return None if hosts and len(strange) == len(hosts) else answers
+
+
+def _task_result(result: PlainView | None) -> Plain:
+    """Return what host_audit would register as an ordinary task, whose failure does not end the play."""
+    given = {name: value for name, value in (result or {}).items() if name in KEPT}
+    return given if "roles" in given else {"msg": "it was not queried", **given, "failed": True}

@@ -27,6 +27,7 @@ def _scope(of_host: PlainView) -> str:
 
 
 PLAYS: dict[str, Callable[[PlainView], bool]] = {
+    "alone": lambda of_host: bool((of_host.get("fleet_audit_result") or {}).get("by_task")),
     "inventory": lambda of_host: not due_roles.answers(of_host),
     "provision": lambda of_host: due_roles.has_play("provision", of_host),
     "reboot": lambda of_host: reboot.turn(of_host) == "reboot",

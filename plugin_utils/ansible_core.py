@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Everything that depends on the inside of ansible-core, with a line for each release.
 
-fleet_audit does for each host what a worker of Ansible does for a task, without a public API. A release that differs
-from its line is refused.
+fleet_audit does for each host what a worker of Ansible does for a task, without a public API. If a release is not in
+the table, or differs from its line, hosts are audited by an ordinary task: slower, with the same result.
 """
 
 from __future__ import annotations

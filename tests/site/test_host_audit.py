@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lab import store
 from tests.site.conftest import ROOT
 
 Play = Callable[..., Any]
@@ -86,3 +87,43 @@ def test_where_become_takes_our_input_the_question_is_asked_all_the_same(lab: Pa
     left_out = "left out by tags: platform, node_health, mofed, nic_firmware, iommu, pcie_path"
     assert left_out in " ".join(run.verdict.split())
     assert "\nchecked: nccl_conf\n" in run.verdict
+
+
+# As a release of ansible-core whose TaskExecutor nobody has seen.
+UNKNOWN_RELEASE = """
+from ansible.executor.task_executor import TaskExecutor
+from ansible.plugins.callback import CallbackBase
+made = TaskExecutor.__init__
+def otherwise(self, *everything, **more):
+    made(self, *everything, **more)
+TaskExecutor.__init__ = otherwise
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "unknown_release"
+"""
+
+
+@pytest.mark.long
+def test_a_release_that_is_not_known_asks_each_host_by_a_task_and_finds_the_same(
+    lab: Path, play: Play, tmp_path: Path
+) -> None:
+    store.break_(lab, "node02", "mtu-1500")
+    (tmp_path / "unknown_release.py").write_text(UNKNOWN_RELEASE)
+    config = "[defaults]\ncallback_plugins = {}\ncollections_path = {}\n"
+    (tmp_path / "ansible.cfg").write_text(config.format(tmp_path, ROOT / "collections"))
+    (tmp_path / "gone.yml").write_text(
+        "gpu_nodes: {hosts: {gone: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1,"
+        " ansible_pipelining: false, busbar_platform: hgx-h100, busbar_fabric: infiniband}}}\n"
+    )
+    arguments = ("-i", lab / "inventory", "-i", tmp_path / "gone.yml", "--check", "--tags", "mtu,nccl_conf")
+    finds = []
+    for cwd in (ROOT, tmp_path):
+        path = tmp_path / f"{cwd.name}.json"
+        run = play(*arguments, "-e", f"busbar_findings_path={path}", playbook="playbooks/drift.yml", cwd=cwd)
+        assert (run.rc, "0 of 3 hosts ok" in run.verdict) == (2, True), run.out
+        assert ("every host is audited by a separate task" in " ".join(run.out.split())) == (cwd == tmp_path)
+        finds.append(found(path))
+        for finding in finds[-1]["hosts"]["gone"]["findings"]:
+            # Whether ssh has ended before Ansible writes to it is chance, and decides what Ansible prints.
+            del finding["have"]
+    assert finds[0] == finds[1]
+    assert finds[0]["hosts"]["gone"]["end"] == "unreachable"

@@ -41,7 +41,7 @@ def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks() -
     assert (sorted(asked), most) == (sorted(hosts), 4)
 
 
-@pytest.mark.parametrize(("engine", "expected"), [("ssh", "ansible-core"), ("slurm", "--engine slurm: x")])
+@pytest.mark.parametrize(("engine", "expected"), [("ssh", "by_task"), ("slurm", "failed")])
 def test_slurm_audits_only_where_it_is_the_engine(engine: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_given: object) -> None:
         raise SlurmError("x")
@@ -49,9 +49,8 @@ def test_slurm_audits_only_where_it_is_the_engine(engine: str, expected: str, mo
     plugin: Any = object.__new__(fleet_audit.ActionModule)
     monkeypatch.setattr(plugin, "_audit_by_slurm", refuse)
     monkeypatch.setattr(ansible_core, "worker_runs_tasks", lambda: None)
-    given = {"heard": "x", "manifest": "", "engine": engine, "host_timeout": 1.0}
-    done = plugin.act({"ansible_play_hosts": ["a"], "hostvars": {}}, given)
-    assert (done["failed"], done["msg"].startswith(expected)) == (True, True)
+    given = {"heard": "x", "manifest": "", "collect": False, "engine": engine, "host_timeout": 1.0}
+    assert plugin.act({"ansible_play_hosts": ["a"], "hostvars": {}}, given)[expected]
 
 
 def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +108,14 @@ def test_the_first_host_is_alone_until_it_has_made_what_all_need() -> None:
 
     assert len(dict(worker_threads.run_each("abc", ask, print, 2, 60, made))) == 3
     assert begun == [("a", False), ("b", True), ("c", True)]
+
+
+def test_a_host_that_was_asked_by_a_task_of_its_own_answers_the_same() -> None:
+    whole = {"roles": "{}", "intent": "1", "verify": False, "changed": False, "failed": False, "invocation": {}}
+    assert fleet_audit._task_result(whole) == {"roles": "{}", "intent": "1", "verify": False, "failed": False}
+    gone = {"unreachable": True, "msg": "no route", "failed": False, "changed": False}
+    assert fleet_audit._task_result(gone) == {"unreachable": True, "msg": "no route", "failed": True}
+    assert fleet_audit._task_result(None) == {"failed": True, "msg": "it was not queried"}
 
 
 STARTS = """
