@@ -7,12 +7,11 @@ Names, words and what is hidden: mstflint's mlxconfig_host.db.
 
 from __future__ import annotations
 
-import json
 from typing import cast
 
 from .machine import MELLANOX, Machine, Rdma
 from .toolkit import firmware_tools
-from .toolkit.firmware_tools import CARDS, NODE, Card, Setting
+from .toolkit.firmware_tools import CARDS, Card, Setting
 
 _SWITCH = {"0": "False", "1": "True"}
 _TYPES = {"0x1021": "ConnectX7", "0x101b": "ConnectX6", "0x101d": "ConnectX6DX", "0xa2dc": "BlueField3"}
@@ -27,11 +26,6 @@ def files(machine: Machine) -> dict[str, tuple[str, str, str]]:
         shown = firmware_tools.card_text(_changed(_fresh(machine, card), machine.firmware.get(first.address, {})))
         found[f"{CARDS}/{first.address}.json"] = (f"firmware of {first.sys_image_guid}", shown, fresh)
     return found
-
-
-def described(machine: Machine) -> dict[str, str]:
-    """Path -> text: what the tools are, and whether they find themselves in a virtual machine."""
-    return {NODE: json.dumps({"release": "new", "virtual": machine.hypervisor}) + "\n"} if machine.rdma else {}
 
 
 def _cards(machine: Machine) -> list[list[Rdma]]:

@@ -335,6 +335,11 @@ class Machine:
     def rail(self, number: int) -> Rdma:
         return first(f"rail {number}", (r for r in self.rdma if r.rail == number))
 
+    def netdev(self, rail: int) -> Netdev:
+        """Return the interface of a rail."""
+        address = self.rail(rail).address
+        return first(f"interface of rail {rail}", (n for n in self.netdevs if n.address == address))
+
     def index(self, netdev: Netdev) -> int:
         return netdev.index or self.netdevs.index(netdev) + 1
 

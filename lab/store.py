@@ -25,7 +25,7 @@ from . import boot, cluster_faults, containers, ofed, qos, repository, tree
 from .blackwell import gb300, hgx_b300
 from .cluster_faults import ClusterFault
 from .containers import Lab, Say
-from .fault import Command, CommandFault, FileFault
+from .fault import Fault, apply, fill
 from .faults import FAULTS, GRUB_CFG, compatible, named, site
 from .machine import LabError, Machine, from_dict, to_dict
 from .machines import (
@@ -212,10 +212,10 @@ def break_(directory: Path, node: str, fault: str) -> None:
     if rivals := [other for other in present if wanted and other in FAULTS and not compatible([fault, other])]:
         raise LabError(f"{fault} does not show beside {', '.join(rivals)}: repair {node} first")
     broken = _with(machine, [*present, fault])
-    if wanted and wanted.changed_file is not None:
-        _break_file(path, fault, wanted.changed_file, machine)
-    elif wanted and isinstance(wanted.change, CommandFault):
-        _run_all(path, wanted.change.break_, machine)
+    if wanted and wanted.file:
+        _break_file(path, wanted, machine)
+    if wanted:
+        _run_all(path, wanted.change.get("run", ()), machine)
     _save_node(path, machine, [*present, fault])
     _render(path, broken)
     if between:
@@ -236,13 +236,10 @@ def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
             raise LabError(f"{node} does not have {fault}; it has {', '.join(present) or 'no fault'}")
     taken = [name for name in present if fault in (name, "all")]
     for name in taken:
-        if name in BETWEEN:
-            continue
-        change, file = named(name).change, named(name).changed_file
-        if file is not None:
-            _repair_file(path, name, file)
-        elif isinstance(change, CommandFault):
-            _run_all(path, change.repair, machine)
+        if name not in BETWEEN:
+            if named(name).file:
+                _repair_file(path, named(name))
+            _run_all(path, named(name).change.get("undo", ()), machine)
     left = [name for name in present if name not in taken]
     _save_node(path, machine, left)
     _render(path, _with(machine, left))
@@ -268,9 +265,9 @@ def _with(machine: Machine, faults: list[str]) -> Machine:
     for name in faults:
         if name not in BETWEEN:
             machine = named(name).apply(machine)
-        elif change := BETWEEN[name].machine:
+        else:
             machine = deepcopy(machine)
-            change(machine)
+            apply(machine, BETWEEN[name].machine)
     return machine
 
 
@@ -298,12 +295,12 @@ def _render(node: Path, machine: Machine) -> None:
 # -- programs of a node ----------------------------------------------------------------------------------------------
 
 
-def _run_all(node: Path, commands: Sequence[Command], machine: Machine) -> None:
-    for command in commands:
+def _run_all(node: Path, commands: Sequence[Sequence[str]], machine: Machine) -> None:
+    for words in commands:
         try:
-            _run(node, *(word.format(machine=machine) for word in command.argv))
+            _run(node, *(fill(machine, word) for word in words if word != "!"))
         except LabError:
-            if not command.fails:
+            if words[0] != "!":
                 raise
 
 
@@ -321,21 +318,21 @@ def _run(node: Path, program: str, *arguments: str) -> str:
 # -- faults of files -------------------------------------------------------------------------------------------------
 
 
-def _break_file(node: Path, name: str, fault: FileFault, machine: Machine) -> None:
-    before = _read(node, fault.path)
+def _break_file(node: Path, fault: Fault, machine: Machine) -> None:
+    before = _read(node, fault.file)
     text = fault.edit(machine, before.text)
-    after = _State(text, None if text is None else fault.mode or before.mode or 0o644)
+    after = _State(text, None if text is None else int(fault.change.get("mode", "0"), 8) or before.mode or 0o644)
     if after == before:
-        raise LabError(f"{name} changes nothing: {fault.path} is like that already")
-    _save(node / "backup" / f"{name}.json", {"before": asdict(before), "after": asdict(after)})
-    _replace(node, fault.path, after)
+        raise LabError(f"{fault.name} changes nothing: {fault.file} is like that already")
+    _save(node / "backup" / f"{fault.name}.json", {"before": asdict(before), "after": asdict(after)})
+    _replace(node, fault.file, after)
 
 
-def _repair_file(node: Path, name: str, fault: FileFault) -> None:
-    backup = node / "backup" / f"{name}.json"
+def _repair_file(node: Path, fault: Fault) -> None:
+    backup = node / "backup" / f"{fault.name}.json"
     states = _load(backup)
-    if _read(node, fault.path) == _State(**states["after"]):
-        _replace(node, fault.path, _State(**states["before"]))
+    if _read(node, fault.file) == _State(**states["after"]):
+        _replace(node, fault.file, _State(**states["before"]))
     backup.unlink()
 
 

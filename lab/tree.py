@@ -360,7 +360,7 @@ def _roce(tree: Tree, machine: Machine) -> None:
     live |= firmware.files(machine)
     for path, (what, text, fresh) in live.items():
         tree.files[path], tree.live[path] = text, (what, fresh)
-    tree.files |= roce.described(machine) | firmware.described(machine)
+    tree.files |= roce.described(machine)
     for directory, values in roce.processes(machine).items():
         tree.add(directory, values)
 

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """ib_write_bw and ib_write_lat on simulated nodes: texts are those of perftest 6.06, and the options that Busbar gives.
 
-Both ends meet by a socket, as the real ones do: nodes that have a network by TCP, those of a lab of trees by a file of
-the server's node. The figures follow from how both nodes are configured at that moment and from what is between them
-(nccl_model: ways.py, fabric.py), as those of the lab's nccl-tests do. The counters that the real ones would move are
-moved. Nothing here is a measurement, and every output says so.
+Both ends meet by TCP, as the real ones do; a node that is a tree has an address of the loopback network for that. The
+figures follow from how both nodes are configured at that moment and from what is between them (nccl_model: ways.py,
+fabric.py), as those of the lab's nccl-tests do. The counters that the real ones would move are moved. Nothing here is
+a measurement, and every output says so.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import qos
 from .iproute import interfaces
@@ -177,7 +178,7 @@ class Peer:
 
 
 def _server(end: End, mine: State, port: int) -> Result:
-    with _listening(end, port) as listener:
+    with _listen(end, port) as listener:
         print("\n" + "*" * 36 + "\n* Waiting for client to connect... *\n" + "*" * 36, flush=True)
         connected, _ = listener.accept()
     with connected:
@@ -192,7 +193,7 @@ def _server(end: End, mine: State, port: int) -> Result:
 
 
 def _client(end: End, mine: State, host: str, port: int, is_bw: bool) -> Result:
-    with _connected(end, host, port) as connected:
+    with _connect(end, host, port) as connected:
         peer = Peer(connected)
         peer.send(asdict(mine))
         theirs = State(**peer.receive())
@@ -204,66 +205,26 @@ def _client(end: End, mine: State, host: str, port: int, is_bw: bool) -> Result:
     return result
 
 
-@contextmanager
-def _listening(end: End, port: int) -> Iterator[socket.socket]:
-    """Listen until the first has come: that is whom the server serves."""
-    if end.networked:
-        with socket.socket(socket.AF_INET) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("", port))
-            except OSError:
-                _refuse(port)
-            listener.listen(1)
-            yield listener
-        return
-    with open(f"{end.folder}/{port}.lock", "w") as lock, _at(end.folder) as here, socket.socket(socket.AF_UNIX) as one:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            _refuse(port)
-        new, place = f"{here}/{port}.new", f"{here}/{port}.listen"
-        with suppress(FileNotFoundError):
-            os.unlink(new)
-        one.bind(new)
-        one.listen(1)
-        os.replace(new, place)
-        try:
-            yield one
-        finally:
-            os.unlink(place)
-
-
-def _connected(end: End, host: str, port: int) -> socket.socket:
-    connecting = socket.socket(socket.AF_INET if end.networked else socket.AF_UNIX)
+def _listen(end: End, port: int) -> socket.socket:
     try:
-        if end.networked:
-            connecting.connect((host, port))
-        else:
-            with _at(f"{_find(end, host)}/run/busbar-lab/perftest") as there:
-                connecting.connect(f"{there}/{port}.listen")
+        return socket.create_server(("" if end.networked else _loopback(end.system), port))
     except OSError:
-        connecting.close()
-        raise Stop(
-            1,
-            f"Couldn't connect to {host}:{port}",
-            "Unable to open file descriptor for socket connection Unable to init the socket connection",
-        ) from None
-    return connecting
+        problem = " Unable to open file descriptor for socket connection"
+        raise Stop(1, f"Couldn't listen to port {port}", problem) from None
 
 
-@contextmanager
-def _at(folder: str) -> Iterator[str]:
-    """Name the folder by a path that is short enough for a socket's. Raises OSError."""
-    number = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+def _connect(end: End, host: str, port: int) -> socket.socket:
     try:
-        yield f"/proc/self/fd/{number}"
-    finally:
-        os.close(number)
+        return socket.create_connection((host if end.networked else _loopback(_find(end, host)), port))
+    except OSError:
+        problem = "Unable to open file descriptor for socket connection Unable to init the socket connection"
+        raise Stop(1, f"Couldn't connect to {host}:{port}", problem) from None
 
 
-def _refuse(port: int) -> NoReturn:
-    raise Stop(1, f"Couldn't listen to port {port}", " Unable to open file descriptor for socket connection")
+def _loopback(system: str) -> str:
+    """Return the address of a node that is a tree: one of 127.1.0.0 and above that follows from its path."""
+    first, second, third, _ = zlib.crc32(os.path.realpath(system).encode()).to_bytes(4, "big")
+    return f"127.{first % 254 + 1}.{second}.{third % 254 + 1}"
 
 
 def _find(end: End, host: str) -> str:

@@ -134,7 +134,7 @@ def test_the_catalogue_names_each_fault_once_and_each_changes_something() -> Non
         nodes, between = broken(machines, {usual(machines): [fault]})
         changed = [one.hostname for one, was in zip(nodes, machines, strict=True) if one != was]
         assert changed == (["node03"] if fault.machine else []), fault.name
-        assert fault.fabric is None or Fabric(**between) != Fabric(**healthy)
+        assert (Fabric(**between) != Fabric(**healthy)) is bool(fault.fabric)
         assert changed or fault.fabric or fault.conf or fault.profile or fault.alone, fault.name
 
 

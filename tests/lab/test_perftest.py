@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +57,9 @@ def run(directory: Path, program: str = "ib_write_bw", gid: int = 3) -> tuple[st
     server = subprocess.Popen(
         command(directory, "node02", program), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    waiting = directory / f"node02/sys/run/busbar-lab/perftest/{PORT}.listen"
-    while not waiting.exists() and server.poll() is None:
-        time.sleep(0.02)
+    assert server.stdout
+    while "Waiting" not in (line := server.stdout.readline()) and line:
+        pass
     address = str(netdev_of(store.healthy(directory, "node02")).ipv4).partition("/")[0]
     argv = command(directory, "node01", program, address, gid=gid)
     client = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
