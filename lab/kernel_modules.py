@@ -21,7 +21,7 @@ from .toolkit import dkms, kernel_node, kernel_tools
 from .toolkit.kernel_node import Node
 
 # Where each tool is on a node -> its file in the toolkit.
-TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.PLACES.values(), "kernel")}
+TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.TOOLS, "kernel")}
 # Where `kernel` finds what it runs, and of which files that is made. The toolkit's Makefile installs the same.
 LIBRARY, PROGRAM = "/usr/local/lib/busbar-lab/toolkit", ("kernel_tools.py", "kernel_node.py", "dkms.py")
 

@@ -35,7 +35,7 @@ def example(ranks: int = 4, port: int = 28028, **more: Any) -> dict[str, Any]:
     """
     communicator = {
         "hash": "0xa982ee6e1e529f6",
-        "secondary": "0x90e9d0da766ec128:0x11ceca577eb9ce4a",
+        "secondary_hash": "0x90e9d0da766ec128:0x11ceca577eb9ce4a",
         "ranks": [{"host": "127.0.0.1", "gpu": rank} for rank in range(ranks)],
     }
     job = {"version": "2.28.9", "port": port, "communicators": [communicator], "late": {}, "misbehaves": ""}
@@ -57,8 +57,7 @@ def seen(job: dict[str, Any], pids: list[int], seconds: float) -> list[dict[str,
     """Return the communicators as RAS has them so long after the start: ranks that answer, and those that do not."""
     found: list[dict[str, Any]] = []
     for communicator in job["communicators"]:
-        ranks: list[dict[str, Any]] = []
-        missing: list[dict[str, Any]] = []
+        ranks, missing = [], []
         for rank, each in enumerate(communicator["ranks"]):
             pid = int(each.get("pid") or pids[rank % len(pids)])
             state = each.get("state", "S") if "pid" in each else _state(pid)
@@ -93,9 +92,7 @@ def as_json(job: dict[str, Any], communicators: list[dict[str, Any]]) -> str:
         "communicators_count": len(communicators),
         "communicators": [
             {
-                "hash": communicator["hash"],
-                "secondary_hash": communicator["secondary"],
-                "size": communicator["size"],
+                **{key: communicator[key] for key in ("hash", "secondary_hash", "size")},
                 "ranks_count": len(communicator["ranks"]),
                 "missing_ranks_count": len(communicator["missing"]),
                 "ranks": [known(rank) for rank in communicator["ranks"]],

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from . import (
 )
 from .machine import Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import DATA, TOOLKIT
-from .toolkit import start
+from .toolkit import udev
 from .toolkit.kernel_node import write as write_file
 
 TOOL = "usr/bin/nvidia-smi"
@@ -85,45 +84,39 @@ class Tree:
             while path not in directories:
                 directories.add(path)
                 path = posixpath.dirname(path).rstrip("/")
-        there = self._prune(base, "", directories) if root.is_dir() else set()
-        for path in sorted(directories - there):
+        self._remove_others(base, directories, contents)
+        for path in sorted(directories):
             os.makedirs(base + path, exist_ok=True)
         for path, content in contents.items():
-            if path in there and _holds(base + path, content):
+            there = os.path.exists(base + path)
+            if there and _holds(base + path, content):
                 continue
-            target = base + path + (".new" if path in there else "")
+            target = base + path + (".new" if there else "")
             with open(target, "wb") as stream:
                 stream.write(content)
-            if path in there:
+            if there:
                 os.replace(target, base + path)
-        for path in self.links.keys() - there:
-            os.symlink(self._target(path), base + path)
+        for path in self.links:
+            if not os.path.lexists(base + path):
+                os.symlink(self._target(path), base + path)
 
     def _target(self, path: str) -> str:
         return posixpath.relpath(self.links[path], posixpath.dirname(path))
 
-    def _prune(self, base: str, directory: str, directories: set[str]) -> set[str]:
-        """Remove what does not belong below ``directory``; returns what may stay: directories, files, right links."""
-        there = {directory}
-        with os.scandir(base + directory) as entries:
-            found = list(entries)
-        for entry in found:
-            path = f"{directory}/{entry.name}"
-            if entry.is_symlink():
-                belongs = path in self.links and os.readlink(entry.path) == self._target(path)
-            elif entry.is_dir():
-                if path in directories:
-                    there |= self._prune(base, path, directories)
-                    continue
-                shutil.rmtree(entry.path)
-                continue
-            else:
-                belongs = path in self.files or path in self.binaries
-            if belongs:
-                there.add(path)
-            else:
-                os.unlink(entry.path)
-        return there
+    def _remove_others(self, base: str, directories: set[str], contents: Mapping[str, bytes]) -> None:
+        """Remove what does not belong here, and links that lead elsewhere."""
+        for folder, below, files in os.walk(base, topdown=False):
+            for name in [*below, *files]:
+                entry = f"{folder}/{name}"
+                path = entry[len(base) :]
+                if os.path.islink(entry):
+                    if path not in self.links or os.readlink(entry) != self._target(path):
+                        os.unlink(entry)
+                elif name in below:
+                    if path not in directories:
+                        os.rmdir(entry)
+                elif path not in contents:
+                    os.unlink(entry)
 
 
 def _holds(path: str, data: bytes) -> bool:
@@ -145,16 +138,14 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     for tool in (*tools, optics.TOOL, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
         (system_root / tool.lstrip("/")).chmod(0o755)
     kernel_modules.install(machine, system_root)
-    start.main(str(hardware_root), str(system_root))
+    udev.boot(str(hardware_root), str(system_root))
     subprocess.run([system_root / "usr/sbin/update-grub"], capture_output=True, check=True)
 
 
 def write_hardware(machine: Machine, root: Path) -> None:
     """/sys, /proc and /dev. Raises LabError where the directory is not a hardware root but, say, "/"."""
-    strangers = (
-        sorted(path.name for path in root.iterdir() if path.name not in ("sys", "proc", "dev")) if root.is_dir() else []
-    )
-    if strangers:
+    there = root.iterdir() if root.is_dir() else ()
+    if strangers := sorted(path.name for path in there if path.name not in ("sys", "proc", "dev")):
         raise LabError(f"{root} is no hardware root of the lab: it holds {', '.join(strangers[:3])}")
     tree = hardware(machine)
     qos.settle(tree.files, tree.live, str(root))
@@ -202,7 +193,10 @@ def hardware(machine: Machine) -> Tree:
         _netdev(tree, machine, netdev)
     _roce(tree, machine)
     _nodes(tree, machine)
-    _dmi(tree, machine)
+    if machine.dmi is not None:
+        path = "/sys/devices/virtual/dmi/id"
+        tree.add(path, machine.dmi)
+        tree.links["/sys/class/dmi/id"] = path
     for name, version in machine.modules.items():
         values = {"initstate": "live", "refcnt": 0, "version": version, "srcversion": machine.srcversion(name)}
         tree.add(f"/sys/module/{name}", values)
@@ -221,13 +215,6 @@ def _path(machine: Machine, address: str) -> str:
     return "/sys/devices/" + "/".join(machine.chain(address))
 
 
-def _cpus(machine: Machine, numa_node: int) -> str:
-    """CPU list near a device: its node's, or all where no node is known."""
-    if numa_node >= 0:
-        return machine.nodes[numa_node].cpulist
-    return f"0-{_cpu_count(machine) - 1}"
-
-
 def _expand(cpulist: str) -> list[int]:
     bounds = [[int(n) for n in part.split("-")] for part in cpulist.split(",")]
     return [cpu for bound in bounds for cpu in range(bound[0], bound[-1] + 1)]
@@ -238,7 +225,9 @@ def _cpu_count(machine: Machine) -> int:
 
 
 def _function(tree: Tree, machine: Machine, function: Function) -> None:
-    path, cpulist = _path(machine, function.address), _cpus(machine, function.numa_node)
+    path, node = _path(machine, function.address), function.numa_node
+    # Near a device are all CPUs where no node is known.
+    cpulist = machine.nodes[node].cpulist if node >= 0 else f"0-{_cpu_count(machine) - 1}"
     bound = f"DRIVER={function.driver}\n" if function.driver else ""
     tree.fill(path, "function", function=function, cpulist=cpulist, bound=bound)
     virtual = sorted(f.address for f in machine.functions if f.physfn == function.address)
@@ -265,10 +254,8 @@ def _iommu_group(tree: Tree, machine: Machine, function: Function, number: int) 
     """One function each. Translated (lazily, as distributions build it) unless the command line says pass-through."""
     if machine.hypervisor:
         return
-    group = f"/sys/kernel/iommu_groups/{number}"
-    tree.add(
-        group, {"type": "identity" if {"iommu=pt", "iommu.passthrough=1"} & {*machine.cmdline.split()} else "DMA-FQ"}
-    )
+    group, passes = f"/sys/kernel/iommu_groups/{number}", {"iommu=pt", "iommu.passthrough=1"}
+    tree.add(group, {"type": "identity" if passes & {*machine.cmdline.split()} else "DMA-FQ"})
     tree.links[f"{group}/devices/{function.address}"] = _path(machine, function.address)
     tree.links[f"{_path(machine, function.address)}/iommu_group"] = group
 
@@ -357,12 +344,11 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
 
 def _roce(tree: Tree, machine: Machine) -> None:
     live = roce.files(machine, lambda netdev: _netdev_path(machine, netdev), lambda address: _path(machine, address))
-    live |= firmware.files(machine)
-    for path, (what, text, fresh) in live.items():
+    for path, (what, text, fresh) in (live | firmware.files(machine)).items():
         tree.files[path], tree.live[path] = text, (what, fresh)
     tree.files |= roce.described(machine)
-    for directory, values in roce.processes(machine).items():
-        tree.add(directory, values)
+    if machine.lldpad:
+        tree.add(f"/proc/{qos.LLDPAD}", {"comm": "lldpad", "cmdline": "/usr/sbin/lldpad -t"})
 
 
 def _nodes(tree: Tree, machine: Machine) -> None:
@@ -374,13 +360,6 @@ def _nodes(tree: Tree, machine: Machine) -> None:
         distance = " ".join("10" if other is node else "21" for other in machine.nodes)
         path = f"{base}/node/node{node.number}"
         tree.fill(path, "node", node=node, distance=distance)
-
-
-def _dmi(tree: Tree, machine: Machine) -> None:
-    if machine.dmi is not None:
-        path = "/sys/devices/virtual/dmi/id"
-        tree.add(path, dict(machine.dmi))
-        tree.links["/sys/class/dmi/id"] = path
 
 
 def _proc(tree: Tree, machine: Machine) -> None:

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,11 +28,6 @@ class Stop(Exception):
     def __init__(self, code: int, *said: str) -> None:
         super().__init__(code)
         self.code, self.said = code, said
-
-    def say(self) -> None:
-        sys.stdout.flush()
-        for line in self.said:
-            print(line, file=sys.stderr)
 
 
 def srcversion(source: str, name: str) -> str:

@@ -28,6 +28,7 @@ from .. import qos
 from .iproute import interfaces
 from .nccl_model import fabric, pcie, ways
 from .roce_program import Stop, read
+from .roce_tools import active_mtu
 
 _LINE = "-" * 87
 # A slot carries somewhat more than NCCL reckons with.
@@ -115,12 +116,12 @@ class End:
             "read_request": pcie.read_request(function),
         }
         if layer == "IB":
-            return State(**common, mtu=int(pcie.read(f"{self.root}{qos.STATE}/active_mtu/{self.device}") or 4096))
+            return State(**common, mtu=active_mtu(self.root, self.device))
         port, below = qos.load(self.root, qos.state_path(self.address)), os.listdir(f"{function}/net")
         forced = pcie.read(f"{self.directory}/tc/1/traffic_class").rpartition("=")[2]
         return State(
             **common,
-            mtu=port.stale_mtu or qos.active_mtu(min(qos.shown(self.root, name, "mtu") for name in below)),
+            mtu=active_mtu(self.root, self.device),
             switch=int(interfaces(self.root)[below[0]]["switch"]),
             gid=pcie.read(f"{self.directory}/ports/1/gid_attrs/types/{self.given.get('-x', '0')}"),
             # A class that is forced on the device goes before the program's own.
@@ -134,7 +135,7 @@ def run(system: str, root: str, argv: list[str]) -> int:
     """Raises getopt.GetoptError and Stop."""
     options, hosts = getopt.gnu_getopt(argv[1:], "Fd:i:p:u:x:q:s:n:D:f:h", ["report_gbits", "tclass=", "help"])
     given = dict(options)
-    if given.keys() & {"-h", "--help"}:
+    if "--help" in given:
         print("Usage: (simulated)  -d DEVICE  -i PORT  -p PORT  -x GID  --tclass=CLASS  --report_gbits  [HOST]")
         return 1
     end = End(root, system, given)
@@ -340,22 +341,18 @@ def _print(is_bw: bool, end: End, mine: State, result: Result, is_server: bool) 
     print(f"{_LINE}\n                    RDMA_Write {'BW' if is_bw else 'Latency'} Test")
     print(" simulated: no figure here is a measurement")
     print(f" Dual-port       : OFF\t\tDevice         : {end.device}")
-    print(f" Number of qps   : {given.get('-q', 1)}\t\tTransport type : IB")
-    print(" Connection type : RC\t\tUsing SRQ      : OFF")
     if result.error:
         print(_LINE, flush=True)
         raise Stop(1, *(result.of_server if is_server and result.of_server else result.error))
-    print(f" Mtu             : {result.mtu}[B]\n Link type       : {'IB' if mine.layer == 'IB' else 'Ethernet'}")
-    if "-x" in given:
-        print(f" GID index       : {given['-x']}")
-    print(f" Max inline data : 0[B]\n rdma_cm QPs\t : OFF\n Data ex. method : Ethernet\n{_LINE}")
+    print(
+        f" Mtu             : {result.mtu}[B]\n Link type       : {'IB' if mine.layer == 'IB' else 'Ethernet'}\n{_LINE}"
+    )
     size = int(given.get("-s", 65536 if is_bw else 2))
     if is_bw:
-        unit, rate = ("Gb", result.figure) if "--report_gbits" in given else ("MB", result.figure * 119.209)
         messages = result.figure * 1e9 / 8 / size
-        print(f" #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec]   MsgRate[Mpps]")
+        print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
         count = int(_TESTED * messages)
-        print(f" {size:<7}    {count:<10}       0.00               {rate:<7.2f}\t\t   {messages / 1e6:<7.6f}")
+        print(f" {size:<7}    {count:<10}       0.00               {result.figure:<7.2f}\t\t   {messages / 1e6:<7.6f}")
     else:
         typical = result.microseconds
         print(

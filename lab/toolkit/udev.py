@@ -19,10 +19,22 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from . import networkd, sysctl
+
 RULES = "etc/udev/rules.d"
 UNITS = "etc/systemd/system"
 _TOKEN = re.compile(r'([A-Z]+)(?:\{([^}]*)\})?(==|!=|\+=|=)"([^"]*)"')
 _PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def boot(root: str, system: str) -> None:
+    """What the node's own files make of it at boot, before its other units run.
+
+    ``root``, ``system``: the hardware root and the system root of the node.
+    """
+    sysctl.start(root, system)
+    networkd.start(root, system)
+    added(root, system, netdevs(root), at_boot=True)
 
 
 def netdevs(root: str) -> list[str]:
