@@ -44,17 +44,16 @@ def link_errors(title: str, gpu: Gpu) -> str:
 
 def kernel_log(machine: Machine) -> str:
     """The beginning, and what the driver has said: the rest of a real log is nobody's here."""
-    found = []
+    found = [f"[    0.000000] Linux version {machine.kernel}\n"]
     for entry in machine.kernel_log:
         age, text = entry.split(" ", 1)
         found.append(f"[{UPTIME - float(age):12.6f}] {text}\n")
-    return "".join(["[    0.000000] Linux version " + machine.kernel + "\n", *found])
+    return "".join(found)
 
 
 def version(machine: Machine) -> str:
     """Of the Fabric Manager."""
-    same = machine.fabric_manager in ("ok", "stopped")
-    return machine.driver_version if same else machine.fabric_manager
+    return machine.driver_version if machine.fabric_manager in ("ok", "stopped") else machine.fabric_manager
 
 
 def where(module: str) -> int:

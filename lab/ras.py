@@ -141,41 +141,41 @@ def converse(connection: socket.socket, job: dict[str, Any], pids: list[int], st
                 connection.sendall(f"ERROR: Unknown command {line.strip()}\n".encode())
 
 
-def _rank(job: dict[str, Any], library: Path, ready: int, told: int) -> None:
-    """Listen and answer for ever, with the library mapped."""
-    with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ), socket.socket() as server:
-        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-            server.setsockopt(socket.SOL_SOCKET, option, 1)
-        server.bind(("127.0.0.1", job["port"]))
-        server.listen(64)
-        os.write(ready, b"1")
-        pids, started = json.loads(os.read(told, 1 << 16)), time.monotonic()
-        while True:
-            connection, _peer = server.accept()
-            # The client may have gone.
-            with suppress(OSError):
-                converse(connection, job, pids, started)
+def _rank(job: dict[str, Any], server: socket.socket, told: int) -> None:
+    """Answer for ever."""
+    pids, started = json.loads(os.read(told, 1 << 16)), time.monotonic()
+    while True:
+        connection, _peer = server.accept()
+        # The client may have gone.
+        with suppress(OSError):
+            converse(connection, job, pids, started)
 
 
 def start(job: dict[str, Any], folder: Path) -> list[int]:
-    """Start a process for each rank of the first communicator without a pid. Their pids, when all listen."""
+    """Start a process for each rank of the first communicator without a pid. Return their pids.
+
+    All listen, and have the library mapped: they inherit it.
+    """
     library = folder / "libnccl.so.2"
     library.write_bytes(b"simulated: no library\n" * 200)
-    (ready, ready_in), pids, pipes = os.pipe(), [], []
+    with library.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+    pids, pipes = [], []
     for _ in [rank for rank in job["communicators"][0]["ranks"] if "pid" not in rank]:
         pipes.append(os.pipe())
+        server = socket.create_server(("127.0.0.1", job["port"]), backlog=64, reuse_port=True)
         pid = os.fork()
         if pid == 0:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                _rank(job, library, ready_in, pipes[-1][0])
+                _rank(job, server, pipes[-1][0])
             finally:
                 os._exit(1)
+        server.close()
         pids.append(pid)
-    for _ in pids:
-        os.read(ready, 1)
     for _, told_in in pipes:
         os.write(told_in, json.dumps(pids).encode())
+    mapped.close()
     return pids
 
 

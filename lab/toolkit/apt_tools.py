@@ -127,12 +127,9 @@ def purge(names: list[str]) -> int:
 
 
 def apt_get(arguments: list[str]) -> int:
-    action = next((n for n, a in enumerate(arguments) if a in ("update", "install", "purge")), len(arguments))
-    if arguments[action:] == ["update"]:
-        print("Reading package lists...")
-        return 0
-    work = purge if arguments[action] == "purge" else install
-    return work(arguments[action + 1 :])
+    actions = {"update": lambda names: 0, "install": install, "purge": purge}
+    place = next(n for n, argument in enumerate(arguments) if argument in actions)
+    return actions[arguments[place]](arguments[place + 1 :])
 
 
 def main() -> int:

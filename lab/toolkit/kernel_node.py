@@ -9,6 +9,7 @@ real ones keep it in. Python 3.9, and nothing but the standard library and what 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ARCH = "x86_64"
-MARK = "# Stand-in of the Busbar lab for a kernel module (simulated)."
 PEER_SYMBOL = "ib_register_peer_memory_client"
 # What openibd loads, in the order in which it does.
 STACK = ("mlx_compat", "ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "mlx5_core", "mlx5_ib", "ib_ipoib")
@@ -68,30 +68,24 @@ def split(word: str) -> list[str]:
 
 
 class Ko:
-    """What one .ko says of itself. fields: as modinfo names them. crcs: symbol -> CRC that it was built with."""
+    """A stand-in for a kernel module (simulated): JSON of what one .ko says of itself.
+
+    fields: as modinfo names them.   crcs: symbol -> CRC that it was built with.   exports: symbols.
+    """
 
     def __init__(self, text: str) -> None:
-        self.fields: dict[str, str] = {}
-        self.crcs: dict[str, str] = {}
-        self.exports: list[str] = []
-        for key, _, value in (line.partition("=") for line in text.splitlines() if "=" in line):
-            if key == "crc":
-                self.crcs[value.split()[1]] = value.split()[0]
-            elif key == "export":
-                self.exports.append(value)
-            else:
-                self.fields[key] = value
+        data = json.loads(text or "{}")
+        self.fields: dict[str, str] = data.get("fields", {})
+        self.crcs: dict[str, str] = data.get("crcs", {})
+        self.exports: list[str] = data.get("exports", [])
 
     def text(self) -> str:
-        lines = [f"{key}={value}" for key, value in self.fields.items()]
-        lines += [f"crc={number} {symbol}" for symbol, number in self.crcs.items()]
-        return "\n".join([MARK, *lines, *(f"export={symbol}" for symbol in self.exports)]) + "\n"
+        return json.dumps({**vars(self), "simulated": True}) + "\n"
 
 
 def make_ko(name: str, kernel: str, version: str, source: str, depends: Iterable[str]) -> Ko:
     ko = Ko("")
-    if version != "-":
-        ko.fields["version"] = version
+    ko.fields = {"version": version} if version != "-" else {}
     ko.fields |= {"srcversion": srcversion(source, name), "depends": ",".join(depends), "name": module(name)}
     ko.fields["vermagic"] = f"{kernel} SMP preempt mod_unload modversions "
     return ko

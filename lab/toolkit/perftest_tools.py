@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import IO, Any
 
 from .. import qos
 from .iproute import interfaces
@@ -156,51 +156,44 @@ def run(system: str, root: str, argv: list[str]) -> int:
 # -- both ends meet --------------------------------------------------------------------------------------------------
 
 
-class Peer:
-    """The other end: one line of JSON for each message."""
+def _send(peer: IO[str], data: object) -> None:
+    """Send one line of JSON."""
+    with suppress(OSError):
+        peer.write(json.dumps(data) + "\n")
+        peer.flush()
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._stream = connected.makefile("rw", encoding="utf-8")
 
-    def send(self, data: object) -> None:
-        with suppress(OSError):
-            self._stream.write(json.dumps(data) + "\n")
-            self._stream.flush()
-
-    def receive(self, otherwise: tuple[str, ...] = _GONE) -> Any:
-        """Raises Stop, with what is printed ``otherwise``, where the other end has gone."""
-        try:
-            line = self._stream.readline()
-        except OSError:
-            line = ""
-        if not line:
-            raise Stop(1, *otherwise)
-        return json.loads(line)
+def _receive(peer: IO[str], otherwise: tuple[str, ...] = _GONE) -> Any:
+    """Raises Stop, with what is printed ``otherwise``, where the other end has gone."""
+    line = ""
+    with suppress(OSError):
+        line = peer.readline()
+    if not line:
+        raise Stop(1, *otherwise)
+    return json.loads(line)
 
 
 def _server(end: End, mine: State, port: int) -> Result:
     with _listen(end, port) as listener:
         print("\n" + "*" * 36 + "\n* Waiting for client to connect... *\n" + "*" * 36, flush=True)
         connected, _ = listener.accept()
-    with connected:
-        peer = Peer(connected)
-        theirs = State(**peer.receive())
-        peer.send(asdict(mine))
-        peer.send(_transfer(end, mine, is_server=True))
-        result = Result(**peer.receive())
+    with connected, connected.makefile("rw", encoding="utf-8") as peer:
+        theirs = State(**_receive(peer))
+        _send(peer, asdict(mine))
+        _send(peer, _transfer(end, mine, is_server=True))
+        result = Result(**_receive(peer))
         if not result.error:
             _count(end, mine, theirs, result, is_server=True)
     return result
 
 
 def _client(end: End, mine: State, host: str, port: int, is_bw: bool) -> Result:
-    with _connect(end, host, port) as connected:
-        peer = Peer(connected)
-        peer.send(asdict(mine))
-        theirs = State(**peer.receive())
-        opposed = max(_transfer(end, mine, is_server=False), peer.receive(_NO_ANSWER))
+    with _connect(end, host, port) as connected, connected.makefile("rw", encoding="utf-8") as peer:
+        _send(peer, asdict(mine))
+        theirs = State(**_receive(peer))
+        opposed = max(_transfer(end, mine, is_server=False), _receive(peer, _NO_ANSWER))
         result = measure(end.fabric, mine, theirs, opposed)
-        peer.send(asdict(result))
+        _send(peer, asdict(result))
         if is_bw or result.error:
             _count(end, mine, theirs, result, is_server=False)
     return result

@@ -14,7 +14,7 @@ from lab.cluster_faults import CATALOGUE, LOCALISED, broken, usual
 from lab.machines import hgx_h100
 from lab.toolkit import perftest_tools
 from lab.toolkit.nccl_model import log
-from lab.toolkit.nccl_model.bandwidth import peak
+from lab.toolkit.nccl_model.bandwidth import duration, factor, peak
 from lab.toolkit.nccl_model.fabric import Fabric
 from lab.toolkit.nccl_model.job import Job, Process, arrange, unpack
 from lab.toolkit.nccl_model.node import Gpu, Hca
@@ -91,6 +91,24 @@ def wrong(**values: Any) -> Job:
 )
 def test_what_a_job_gets(of: Job, busbw: float) -> None:
     assert peak("all_reduce", of).busbw == pytest.approx(busbw, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus", "variables", "published"),
+    [
+        *((size << 20, 8, {}, bar) for size, bar in {1: 43, 16: 234, 512: 438, 8192: 478}.items()),
+        *((8 << 30, gpus, {}, bar) for gpus, bar in {2: 370, 4: 370, 6: 440}.items()),
+        *((8 << 30, 8, {name: value}, 367) for name, value in (("NCCL_NVLS_ENABLE", "0"), ("NCCL_ALGO", "Ring"))),
+        # Through shared memory.
+        (8 << 30, 8, {"NCCL_P2P_DISABLE": "1"}, 10),
+    ],
+)
+def test_a_healthy_node_reaches_the_published_figures(
+    size: int, gpus: int, variables: dict[str, str], published: float
+) -> None:
+    of = job(1, gpus, **variables)
+    microseconds = duration("all_reduce", size, of, peak("all_reduce", of))
+    assert size / microseconds / 1e3 * factor("all_reduce", gpus) == pytest.approx(published, rel=0.02)
 
 
 def test_trays_of_a_domain_are_one_node_and_a_rank_is_known_by_its_host() -> None:
