@@ -57,11 +57,11 @@ def named(name: str) -> Fault:
 def compatible(names: Iterable[str]) -> bool:
     """Whether each of these faults shows when all are applied. A fault does not go with itself."""
     faults = [named(name) for name in names]
-    return not any(_hides(one, other) for n, one in enumerate(faults) for other in faults[:n])
-
-
-def _hides(one: Fault, other: Fault) -> bool:
-    return one.name == other.name or one.name in other.excludes or other.name in one.excludes
+    return not any(
+        one.name in (other.name, *other.excludes) or other.name in one.excludes
+        for n, one in enumerate(faults)
+        for other in faults[:n]
+    )
 
 
 def site(machine: Machine) -> dict[str, Any]:

@@ -22,9 +22,16 @@ def files(machine: Machine) -> dict[str, tuple[str, str, str]]:
     found = {}
     for card in _cards(machine):
         first = card[0]
-        fresh = firmware_tools.card_text(_fresh(machine, card))
-        shown = firmware_tools.card_text(_changed(_fresh(machine, card), machine.firmware.get(first.address, {})))
-        found[f"{CARDS}/{first.address}.json"] = (f"firmware of {first.sys_image_guid}", shown, fresh)
+        shown = _fresh(machine, card)
+        fresh = firmware_tools.card_text(shown)
+        # Of a setting what of it is otherwise, of the card in lower case.
+        for name, change in machine.firmware.get(first.address, {}).items():
+            if name in shown["settings"]:
+                cast("dict[str, object]", shown["settings"][name]).update(change)
+            else:
+                cast("dict[str, object]", shown)[name] = change
+        text = firmware_tools.card_text(shown)
+        found[f"{CARDS}/{first.address}.json"] = (f"firmware of {first.sys_image_guid}", text, fresh)
     return found
 
 
@@ -71,12 +78,3 @@ def _fresh(machine: Machine, card: list[Rdma]) -> Card:
         "running": card[0].fw_ver,
         "settings": settings,
     }
-
-
-def _changed(card: Card, changes: dict[str, dict[str, object]]) -> Card:
-    """changes: of a setting what of it is otherwise, of the card in lower case."""
-    settings = {
-        name: cast("Setting", {**setting, **changes.get(name, {})}) for name, setting in card["settings"].items()
-    }
-    own = {name: change for name, change in changes.items() if name not in settings}
-    return cast("Card", {**card, **own, "settings": settings})

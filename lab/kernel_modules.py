@@ -84,4 +84,6 @@ def install(machine: Machine, system_root: Path) -> None:
     kernel_node.write(system_root / "var/lib/dpkg/status", ofed.status(packages))
     for version, release in ofed.RELEASES.items():
         folder = system_root / repository.TOP.lstrip("/") / release.folder
-        kernel_node.write(folder / "packages.json", json.dumps(ofed.pool(version)))
+        # As apt-get of a tree reads it (toolkit/apt_tools.py).
+        pool = {package.name: package.control() for package in ofed.packages(version)}
+        kernel_node.write(folder / "packages.json", json.dumps(pool))

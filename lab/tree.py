@@ -88,14 +88,16 @@ class Tree:
         for path in sorted(directories):
             os.makedirs(base + path, exist_ok=True)
         for path, content in contents.items():
-            there = os.path.exists(base + path)
-            if there and _holds(base + path, content):
-                continue
-            target = base + path + (".new" if there else "")
-            with open(target, "wb") as stream:
+            place = base + path
+            there = os.path.exists(place)
+            if there:
+                with open(place, "rb") as stream:
+                    if stream.read() == content:
+                        continue
+            with open(place + ".new" if there else place, "wb") as stream:
                 stream.write(content)
             if there:
-                os.replace(target, base + path)
+                os.replace(place + ".new", place)
         for path in self.links:
             if not os.path.lexists(base + path):
                 os.symlink(self._target(path), base + path)
@@ -117,11 +119,6 @@ class Tree:
                         os.rmdir(entry)
                 elif path not in contents:
                     os.unlink(entry)
-
-
-def _holds(path: str, data: bytes) -> bool:
-    with open(path, "rb") as stream:
-        return stream.read() == data
 
 
 def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:

@@ -137,13 +137,10 @@ class Node:
             chosen[module(path.stem)] = path.relative_to(base)
         lines = []
         for _name, path in sorted(chosen.items()):
-            needs = [str(chosen[name]) for name in self._needs(base / path) if name in chosen]
+            wanted = split(Ko((base / path).read_text()).fields["depends"])
+            needs = [str(chosen[name]) for name in wanted if name in chosen]
             lines.append(f"{path}: {' '.join(needs)}".rstrip())
         write(base / "modules.dep", "".join(f"{line}\n" for line in lines))
-
-    @staticmethod
-    def _needs(path: Path) -> list[str]:
-        return split(Ko(path.read_text()).fields["depends"])
 
     def resolve(self, kernel: str, name: str) -> str | None:
         """The file that modprobe would load, as modules.dep has it."""

@@ -40,15 +40,8 @@ PLACES = {
 }
 
 
-# A node is queried dozens of times: each of these is imported by a call of its own alone.
-_MODULES = {
-    "mlnx_qos": ("mlnx_qos", "mlnx_qos"),
-    "ip": ("iproute", "ip"),
-    "ping": ("ping", "ping"),
-    "sysctl": ("sysctl", "sysctl"),
-    "lldpcli": ("lldpcli", "lldpcli"),
-    **dict.fromkeys(PERFTEST, ("perftest_tools", "run")),
-}
+# A node is queried dozens of times: each of these is imported by a call of its own alone. Its function has its name.
+_MODULES = {"mlnx_qos": "mlnx_qos", "ip": "iproute", "ping": "ping", "sysctl": "sysctl", "lldpcli": "lldpcli"}
 
 
 def main(argv: Sequence[str], root: str, system: str) -> int:
@@ -67,9 +60,12 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
             from . import firmware_tools
 
             return firmware_tools.main([name, *arguments], root)
-        module, function = _MODULES[name]
-        run = getattr(importlib.import_module(f".{module}", __package__), function)
-        return run(system, root, [name, *arguments] if name in PERFTEST else arguments) or 0
+        if name in PERFTEST:
+            from . import perftest_tools
+
+            return perftest_tools.run(system, root, [name, *arguments])
+        run = getattr(importlib.import_module(f".{_MODULES[name]}", __package__), name)
+        return run(system, root, arguments) or 0
     except getopt.GetoptError as error:
         print(f"{name}: {error.msg}", file=sys.stderr)
         return 1

@@ -260,7 +260,7 @@ TOOLS = {
 }
 
 
-@pytest.mark.parametrize("behaviour", TOOLS)
+@pytest.mark.parametrize("behaviour", series.some(TOOLS, 9))
 def test_a_misbehaving_nvidia_smi_costs_what_only_it_knows_and_no_more(
     lab: Path, on_node: Answer, behaviour: str
 ) -> None:
@@ -401,7 +401,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", series.some(HOSTILE, 4))
 def test_a_device_name_that_would_say_something_else_in_the_file_blocks_it(
     lab: Path, on_node: Answer, names: Callable[[str], dict[str, str]], name: str
 ) -> None:

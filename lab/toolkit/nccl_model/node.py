@@ -113,10 +113,6 @@ def read_gpus() -> list[Gpu]:
     return gpus if chosen is None else [gpus[int(word)] for word in chosen.split(",")]
 
 
-def hangs() -> bool:
-    return bool(json.loads(read(f"{ANSWERS}/.driver.json"))["hang"])
-
-
 def imex() -> str:
     """Return what keeps a tray's processes from the memory of others: "channel", "service"; "" for nothing."""
     if not os.path.exists(f"{HARDWARE}/{_CHANNEL}"):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -61,7 +62,7 @@ def run(program: Program) -> None:
     )
     logged = log.Log(found, library)
     log.start(logged, mine, mpi.rank == 0)
-    if node.hangs():
+    if json.loads(node.read(f"{node.ANSWERS}/.driver.json"))["hang"]:
         _wait()
     job = arrange([unpack(data) for data in mpi.share(mine.pack())])
     _initialise(program, logged, job)
