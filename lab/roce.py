@@ -106,7 +106,7 @@ def write_share(machine: Machine, share: Path) -> None:
         *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "networkd.py", "ping.py"),
         *("udev.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
         "ethtool_statistics.py",
-        *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "pcie", "ways")),
+        *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "pcie")),
     )
     sources |= {f"toolkit/{name}": TOOLKIT / name for name in tools}
     for name, source in sources.items():

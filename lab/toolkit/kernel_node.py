@@ -175,7 +175,6 @@ class Node:
             return
         failed = self.override(name, "stderr")
         if failed is not None:
-            self._log(self.override(name, "log") or "")
             raise Stop(1, failed)
         path = self.resolve(self.kernel(), name)
         if path is None:
@@ -207,11 +206,10 @@ class Node:
             raise Stop(1, fatal + "Invalid argument")
 
     def _log(self, text: str) -> None:
-        if text:
-            path = self.path("/var/log/busbar-lab-dmesg")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as stream:
-                stream.write(f"{text}\n")
+        path = self.path("/var/log/busbar-lab-dmesg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as stream:
+            stream.write(f"{text}\n")
 
     def unload(self, name: str) -> None:
         name = module(name)

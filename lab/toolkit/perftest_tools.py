@@ -3,9 +3,9 @@
 """ib_write_bw and ib_write_lat on simulated nodes: texts are those of perftest 6.06, and the options that Busbar gives.
 
 Both ends meet by TCP, as the real ones do; a node that is a tree has an address of the loopback network for that. The
-figures follow from how both nodes are configured at that moment and from what is between them (nccl_model: ways.py,
-fabric.py), as those of the lab's nccl-tests do. The counters that the real ones would move are moved. Nothing here is
-a measurement, and every output says so.
+figures follow from how both nodes are configured at that moment and from what is between them (nccl_model/fabric.py),
+as those of the lab's nccl-tests do. The counters that the real ones would move are moved. Nothing here is a
+measurement, and every output says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from .. import qos
 from .iproute import interfaces
-from .nccl_model import fabric, pcie, ways
+from .nccl_model import fabric, pcie
 from .roce_program import Stop, read
 from .roce_tools import active_mtu
 
@@ -53,7 +53,7 @@ _GIDS = (" Found Incompatibility issue with GID types.", " Please Try to use a d
 
 @dataclass(frozen=True)
 class State:
-    """What one end says of itself. layer: of ways.HEADERS.   gbps: of the link.   slot: GB/s of PCIe.
+    """What one end says of itself. layer: of fabric.HEADERS.   gbps: of the link.   slot: GB/s of PCIe.
 
     mtu: RDMA's.   switch: MTU of the switch port behind it, 0 where there is none to ask.   gid: kind of the one that
     was asked for.   dscp: of what it sends.   table: priority of each DSCP.   pfc: mask of priorities.
@@ -269,15 +269,15 @@ def measure(between: fabric.Fabric, client: State, server: State, opposed: float
     if client.layer == "RoCE" and mtu + _IP_HEADERS > min(client.switch, server.switch):
         # The switch drops each of them without a word.
         return Result(error=_NO_ANSWER, of_server=_GONE)
-    found = [
-        ways.ways(between, end.host, end.device, min(ways.wire(end.gbps, mtu, end.layer), end.slot), end.read_request)
-        for end in (client, server)
-    ]
-    rate = min(found[0].sends, found[1].receives) * ways.between(between, client.host, server.host)
+    found = []
+    for end in (client, server):
+        port = min(fabric.wire(end.gbps, mtu, end.layer), end.slot)
+        found.append(fabric.ways(between, end.host, end.device, port, end.read_request))
+    rate = min(found[0].sends, found[1].receives) * fabric.between(between, client.host, server.host)
     rate *= 1 - opposed * (1 - min(end.both for end in found))
     lossless = _is_lossless(between, client, server)
-    typical = 2.1 if mtu >= ways.LARGE_MTU else 2.4
-    return Result(rate * 8 * (1 if lossless else ways.LOSSY), mtu, typical, lossless)
+    typical = 2.1 if mtu >= fabric.LARGE_MTU else 2.4
+    return Result(rate * 8 * (1 if lossless else fabric.LOSSY), mtu, typical, lossless)
 
 
 def _is_lossless(between: fabric.Fabric, sender: State, receiver: State) -> bool:
@@ -306,7 +306,7 @@ def _count(end: End, mine: State, theirs: State, result: Result, is_server: bool
         sent, received = (0, size) if is_server else (size, 0)
         for way, count in (("xmit", sent), ("rcv", received)):
             files |= {f"counters/port_{way}_data": count // 4, f"counters/port_{way}_packets": count // result.mtu}
-        files |= ways.errors(end.fabric, mine.host, mine.device, sent, received)
+        files |= fabric.errors(end.fabric, mine.host, mine.device, sent, received)
         if mine.layer == "RoCE":
             way, dscp = ("rx", theirs.dscp) if is_server else ("tx", mine.dscp)
             name = f"{way}_prio{mine.priority(dscp)}"

@@ -15,10 +15,9 @@ from lab.machines import hgx_h100
 from lab.toolkit import perftest_tools
 from lab.toolkit.nccl_model import log
 from lab.toolkit.nccl_model.bandwidth import duration, factor, peak
-from lab.toolkit.nccl_model.fabric import Fabric
+from lab.toolkit.nccl_model.fabric import Fabric, errors
 from lab.toolkit.nccl_model.job import Job, Process, arrange, unpack
 from lab.toolkit.nccl_model.node import Gpu, Hca
-from lab.toolkit.nccl_model.ways import errors
 
 UUID = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
 RACK, OTHER = f"{UUID} 32766", f"{UUID.replace('0f', '1f')} 32766"
