@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from . import gpu_health, network, ofed
+from . import network, nvidia_smi, ofed
 from .machine import GpuProcess, LabError, Link, Machine, Rdma
 
 _NIGHT = 86400.0
@@ -173,7 +173,7 @@ def leave_mlnx_ofed(machine: Machine, text: str | None) -> str:
 
 def last_night(machine: Machine, _text: str | None) -> str:
     """Write the record of a run a night ago, of a node that has counted nothing since it was booted."""
-    files = gpu_health.hardware(machine)
+    files = nvidia_smi.hardware(machine)
     loaded: dict[str, str] = {}
     for line in files["/proc/modules"].splitlines():
         words = line.split()

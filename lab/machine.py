@@ -323,7 +323,7 @@ class Machine:
     image: dict[str, str] = field(default_factory=dict)
     # How often it was booted since it is there.
     boots: int = 1
-    # What of the firmware of a card is not as delivered, by the address of its first port (firmware.py).
+    # What of the firmware of a card is not as delivered, by the address of its first port (nics.py).
     firmware: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def function(self, address: str) -> Function:

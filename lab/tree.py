@@ -19,12 +19,10 @@ from pathlib import Path
 
 from . import (
     container_hosts,
-    firmware,
-    gpu_health,
     kernel_modules,
+    nics,
     nvidia_smi,
     nvl72,
-    optics,
     pci_config,
     qos,
     roce,
@@ -132,7 +130,7 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     write_hardware(machine, hardware_root)
     write_tools(machine, system_root)
     tools = ("/usr/sbin/update-grub", "/usr/bin/sync", FABRIC_MANAGER, *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
-    for tool in (*tools, optics.TOOL, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
+    for tool in (*tools, nics.TOOL, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
         (system_root / tool.lstrip("/")).chmod(0o755)
     kernel_modules.install(machine, system_root)
     udev.boot(str(hardware_root), str(system_root))
@@ -228,7 +226,7 @@ def _function(tree: Tree, machine: Machine, function: Function) -> None:
     bound = f"DRIVER={function.driver}\n" if function.driver else ""
     tree.fill(path, "function", function=function, cpulist=cpulist, bound=bound)
     virtual = sorted(f.address for f in machine.functions if f.physfn == function.address)
-    values: dict[str, object] = dict(gpu_health.errors(machine, function.address))
+    values: dict[str, object] = dict(nvidia_smi.errors(machine, function.address))
     for name, link in (("current", function.link), ("max", function.max_link)):
         values |= {f"{name}_link_speed": link.speed, f"{name}_link_width": link.width} if link else {}
     tree.add(path, values)
@@ -266,8 +264,8 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
     tree.links[f"{path}/subsystem"] = "/sys/class/infiniband"
     tree.fill(path, "device", machine=machine, rdma=rdma)
     tree.fill(port, "port", rdma=rdma)
-    tree.add(function, optics.hwmon(machine, rdma))
-    tree.files |= optics.answers(machine, rdma)
+    tree.add(function, nics.hwmon(machine, rdma))
+    tree.files |= nics.answers(machine, rdma)
     if rdma.active_mtu != 4096:
         # Only ibv_devinfo shows it.
         tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
@@ -341,7 +339,7 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
 
 def _roce(tree: Tree, machine: Machine) -> None:
     live = roce.files(machine, lambda netdev: _netdev_path(machine, netdev), lambda address: _path(machine, address))
-    for path, (what, text, fresh) in (live | firmware.files(machine)).items():
+    for path, (what, text, fresh) in (live | nics.flash_files(machine)).items():
         tree.files[path], tree.live[path] = text, (what, fresh)
     tree.files |= roce.described(machine)
     if machine.lldpad:
@@ -374,7 +372,7 @@ def _proc(tree: Tree, machine: Machine) -> None:
     tree.add("/proc/sys/kernel", {"osrelease": machine.kernel, "hostname": machine.hostname})
     tree.fill("/proc/2811", "limits", memlock=machine.slurmd_memlock)
     shm = f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"
-    tree.files |= container_hosts.processes(machine) | gpu_health.hardware(machine) | nvl72.hardware(machine)
+    tree.files |= container_hosts.processes(machine) | nvidia_smi.hardware(machine) | nvl72.hardware(machine)
     tree.add("/proc", {"mounts": "\n".join([shm, *machine.mounts])})
 
 
@@ -436,9 +434,9 @@ def system(machine: Machine) -> Tree:
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
             FABRIC_MANAGER: (TOOLKIT / "nv-fabricmanager").read_text(),
-            optics.TOOL: (TOOLKIT / "mlxlink").read_text(),
+            nics.TOOL: (TOOLKIT / "mlxlink").read_text(),
             **(
-                {} if machine.nvlink_domain else {f"{UNITS}/{gpu_health.UNIT}": (TOOLKIT / gpu_health.UNIT).read_text()}
+                {} if machine.nvlink_domain else {f"{UNITS}/{nvidia_smi.UNIT}": (TOOLKIT / nvidia_smi.UNIT).read_text()}
             ),
             # What it would sync is the machine that the tree is on.
             "/usr/bin/sync": "#!/bin/sh\nexit 0\n",
@@ -452,7 +450,7 @@ def system(machine: Machine) -> Tree:
         },
         links={
             f"/etc/systemd/system/multi-user.target.wants/{unit}": f"{UNITS}/{unit}"
-            for unit in (nvl72.UNIT if machine.nvlink_domain else gpu_health.UNIT,)
+            for unit in (nvl72.UNIT if machine.nvlink_domain else nvidia_smi.UNIT,)
         },
         directories=[
             "/root",

@@ -16,7 +16,7 @@ from typing import NoReturn
 from . import bandwidth, fabric, log, node, output
 from .job import Job, Process, Rank, arrange, shared, unpack
 from .mpi import Alone, Mpi
-from .options import GIB, MIB, Options, parse
+from .output import GIB, MIB, Options, parse
 from .stop import CUDA_ERROR, REMOTE_ERROR, SYSTEM_ERROR, USAGE_ERROR, Stop, cuda_failure, host_name, nccl_failure
 
 _RUNS = f"{node.ROOT}/var/lib/busbar-lab/nccl-runs"
