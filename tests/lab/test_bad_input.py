@@ -170,7 +170,7 @@ def names(lab: Path, on_node: Answer) -> Callable[[str], dict[str, str]]:
     return of
 
 
-@pytest.mark.parametrize(("node", "kind"), series.some(KIND_ON_NODE, 6))
+@pytest.mark.parametrize(("node", "kind"), series.some(KIND_ON_NODE, 4))
 def test_a_damaged_file_is_survived_and_what_it_would_tell_is_never_passed(
     lab: Path, on_node: Answer, names: Callable[[str], dict[str, str]], node: str, kind: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every fault of the lab, alone and in fives, is reported as declared and nothing else is; fives by host_audit, too."""
+"""Every fault of the lab, alone and in company, is reported as declared, and nothing else; fives by host_audit, too."""
 
 from __future__ import annotations
 
@@ -41,6 +41,21 @@ ALONE = [
     for name, fault in faults.FAULTS.items()
     if not fault.measured
 ]
+
+
+def _groups(most: int = 6) -> list[tuple[str, list[str]]]:
+    """All of them in company: so many on a node as go together, but not more than ``most``."""
+    found: list[tuple[str, list[str]]] = []
+    for node, name in ALONE:
+        fits = (of for at, of in found if at == node and len(of) < most and faults.compatible([*of, name]))
+        group = next(fits, None)
+        if group is None:
+            found.append((node, [name]))
+        else:
+            group.append(name)
+    return found
+
+
 # Of the third those with a fault that no other node has.
 ITS_OWN = {name for name, fault in faults.FAULTS.items() if fault.platforms == ("hgx-b200",)}
 FIVES = [(node, seed) for node in ("node01", "node02") for seed in range(10)]
@@ -219,8 +234,15 @@ def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> 
         assert passed > 90
 
 
+@pytest.mark.parametrize(("node", "names"), _groups())
+def test_every_fault_is_found_in_company(converged: Path, audit: Audit, node: str, names: list[str]) -> None:
+    for name in names:
+        store.break_(converged, node, name)
+    compare(converged, node, names, audit(node)[0])
+
+
 @pytest.mark.golden
-@pytest.mark.parametrize(("node", "name"), ALONE)
+@pytest.mark.parametrize(("node", "name"), series.some(ALONE, 50))
 def test_one_fault_is_exactly_its_finding(converged: Path, audit: Audit, on_node: Answer, node: str, name: str) -> None:
     store.break_(converged, node, name)
     found = audit(node)[0]
@@ -240,7 +262,7 @@ def test_one_fault_is_exactly_its_finding(converged: Path, audit: Audit, on_node
     assert check not in {one["check"] for one in on_node(module, node, check_mode=True)["findings"]}
 
 
-@pytest.mark.parametrize(("node", "seed"), series.some(FIVES, 6))
+@pytest.mark.parametrize(("node", "seed"), series.some(FIVES, 3))
 def test_five_faults_at_once_are_exactly_their_findings(
     converged: Path,
     audit: Audit,

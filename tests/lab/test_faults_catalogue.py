@@ -69,7 +69,7 @@ PROVISIONED = {
 }
 
 
-@pytest.mark.parametrize("name", series.some(SHOWN, 12))
+@pytest.mark.parametrize("name", series.some(SHOWN, 6))
 def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name: str) -> None:
     node = nodes_of(name)[-1]
     before = snapshot(lab / node)
