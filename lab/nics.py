@@ -153,6 +153,8 @@ def _output(rdma: Rdma) -> dict[str, dict[str, dict[str, object]]]:
 
 def _rate(rdma: Rdma) -> str:
     """Return a rate as the firmware gives it: a coefficient and a magnitude; zero is 15E-255."""
+    if rdma.post_fec_errors == 0:
+        return "15E-255"
     bits = float(rdma.rate.split()[0]) * 1e9 * _MINUTES * 60
     coefficient, magnitude = f"{rdma.post_fec_errors / bits:.0E}".split("E")
-    return f"{coefficient}E{int(magnitude)}" if rdma.post_fec_errors else "15E-255"
+    return f"{coefficient}E{int(magnitude)}"

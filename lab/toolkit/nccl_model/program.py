@@ -17,6 +17,7 @@ from . import bandwidth, fabric, log, node, output
 from .job import Job, Process, Rank, arrange, shared, unpack
 from .mpi import Alone, Mpi
 from .output import GIB, MIB, Options, parse
+from .pcie import read
 from .stop import CUDA_ERROR, REMOTE_ERROR, SYSTEM_ERROR, USAGE_ERROR, Stop, cuda_failure, host_name, nccl_failure
 
 _RUNS = f"{node.ROOT}/var/lib/busbar-lab/nccl-runs"
@@ -62,7 +63,7 @@ def run(program: Program) -> None:
     )
     logged = log.Log(found, library)
     log.start(logged, mine, mpi.rank == 0)
-    if json.loads(node.read(f"{node.ANSWERS}/.driver.json"))["hang"]:
+    if json.loads(read(f"{node.ANSWERS}/.driver.json"))["hang"]:
         _wait()
     job = arrange([unpack(data) for data in mpi.share(mine.pack())])
     _initialise(program, logged, job)
