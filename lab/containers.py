@@ -184,20 +184,20 @@ class Lab:
             for file, text in machine.image.items():
                 self.replace(node, file, text.encode(), None)
             if machine.ofed is None:
-                # The image has it. The NVIDIA driver is built again, as on a node that never had it.
-                rebuilt = [f"nvidia/{machine.driver_version}", "-k", machine.kernel, "--force"]
-                for argv in (
-                    ["ofed_uninstall.sh", "--force"],
-                    ["dkms", "build", *rebuilt],
-                    ["dkms", "install", *rebuilt],
-                ):
-                    self.run(node, *argv)
-                # The first boot was one with OFED: what it has loaded and started goes, too.
-                tree.write_hardware(machine, self.directory / node / "hw")
-                self.restart(node)
+                self._remove_ofed(node, machine)
             (self.directory / repository.KEY).write_bytes(self._key(node))
         self._ssh(list(machines))
         self._save(name)
+
+    def _remove_ofed(self, node: str, machine: Machine) -> None:
+        """The image has it. The NVIDIA driver is built again, as on a node that never had it."""
+        rebuilt = [f"nvidia/{machine.driver_version}", "-k", machine.kernel, "--force"]
+        self.run(node, "ofed_uninstall.sh", "--force")
+        for action in ("build", "install"):
+            self.run(node, "dkms", action, *rebuilt)
+        # The first boot was one with OFED: what it has loaded and started goes, too.
+        tree.write_hardware(machine, self.directory / node / "hw")
+        self.restart(node)
 
     def _key(self, node: str) -> bytes:
         key, _mode = self.read(node, f"{repository.TOP}/{repository.KEY}")
