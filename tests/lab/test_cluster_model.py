@@ -105,7 +105,7 @@ def test_what_a_job_gets(of: Job, busbw: float) -> None:
 def test_a_healthy_node_reaches_the_published_figures(
     size: int, gpus: int, variables: dict[str, str], published: float
 ) -> None:
-    of = job(1, gpus, **variables)
+    of = job(1, gpus, 8, None, **variables)
     microseconds = duration("all_reduce", size, of, peak("all_reduce", of))
     assert size / microseconds / 1e3 * factor("all_reduce", gpus) == pytest.approx(published, rel=0.02)
 

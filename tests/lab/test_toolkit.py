@@ -32,7 +32,7 @@ def test_the_commit_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
     """If this fails because the sources have changed: write the commit it names to lab/nccl_tests.py."""
     for number, strange in enumerate(({}, {"GIT_AUTHOR_NAME": "x", "GIT_DEFAULT_HASH": "sha256", "TZ": "Asia/Tokyo"})):
         root = tmp_path / str(number)
-        argv = ["make", "-C", TOOLKIT, "sources", f"DESTDIR={root}"]
+        argv = ["make", "-C", str(TOOLKIT), "sources", f"DESTDIR={root}"]
         subprocess.run(argv, env={**os.environ, **strange}, capture_output=True, check=True)
         git = ["git", f"--git-dir={root}/usr/src/busbar-lab/nccl-tests.git"]
         made = subprocess.run([*git, "rev-parse", "refs/heads/master"], capture_output=True, text=True, check=True)
@@ -57,8 +57,8 @@ def start(root: Path, name: str, options: list[str], **environment: str) -> subp
     """Start a program without MPI, as the built one does."""
     argv = [sys.executable, "-I", str(TOOLKIT / "nccl_tests_model.py"), f"{name}_perf", "22707", "22707", "single"]
     environment = {"PATH": os.environ["PATH"], "BUSBAR_LAB_ROOT": str(root), **environment}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*argv, f"/opt/{name}_perf", *options], env=environment, text=True, **streams)
+    argv += [f"/opt/{name}_perf", *options]
+    return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def brief(text: str) -> str:
