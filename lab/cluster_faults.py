@@ -10,13 +10,13 @@ be in it): the lab's nccl-tests and its ib_write_bw go by it, and counters of a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .fault import apply, fill
+from .fault import apply, fill, merge
 from .machine import Machine, first
 from .toolkit.nccl_model import fabric as between
 
@@ -32,9 +32,10 @@ RAIL = 1
 class ClusterFault:
     """One thing that is wrong in a cluster. ``check``: of nccl_perf, that is the root.   state: its finding's.
 
-    machine: what is changed of one node.   fabric: all nodes, in the order of their ranks, and the one that has the
-    fault -> what is in FABRIC.   localised: check and subject of what a search for who is slow has to find.
+    machine: change of one node (fault.apply).   fabric: what is in FABRIC; "{hosts}" are all nodes, "{leaf}" is the
+    one's.   localised: check and subject of what a search for who is slow has to find.
     conf: variables of NCCL_CONF of that one node, in the place of those of the same name.
+    Texts of fabric and conf name parts of the node as in fault.py.
     profile: lines of PROFILE of that one node.   alone: the programs are not built with MPI.
     ends: whether the run ends by itself.   launcher: of one alone it can be seen.
     """
@@ -43,31 +44,20 @@ class ClusterFault:
     description: str
     check: str
     state: str = "drift"
-    machine: Callable[[Machine], None] | None = None
-    fabric: Callable[[Sequence[Machine], Machine], dict[str, Any]] | None = None
-    conf: Callable[[Machine], Mapping[str, str]] | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    fabric: Mapping[str, Any] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict)
     profile: str = ""
     alone: bool = False
     ends: bool = True
     launcher: str = ""
     localised: str = ""
 
-
-def _fault(row: dict[str, Any]) -> ClusterFault:
-    """Read a row of data/cluster_faults.json; its texts are as in fault.py, and "{hosts}" and "{leaf}" of the node."""
-    machine, fabric, conf = (row.pop(key, None) for key in ("machine", "fabric", "conf"))
-
-    def between_nodes(machines: Sequence[Machine], node: Machine) -> dict[str, Any]:
+    def between(self, machines: Sequence[Machine], node: Machine) -> dict[str, Any]:
+        """Return what is in FABRIC; machines: all nodes, in the order of their ranks."""
         mine = next(leaf for leaf, names in leaves(machines).items() if node.hostname in names)
-        text = json.dumps(fabric).replace('"{hosts}"', json.dumps(_names(machines))).replace("{leaf}", mine)
+        text = json.dumps(self.fabric).replace('"{hosts}"', json.dumps(_names(machines))).replace("{leaf}", mine)
         return dict(fill(node, json.loads(text)))
-
-    return ClusterFault(
-        machine=(lambda node: apply(node, machine)) if machine else None,
-        fabric=between_nodes if fabric else None,
-        conf=(lambda node: dict(fill(node, conf))) if conf else None,
-        **row,
-    )
 
 
 def usual(machines: Sequence[Machine]) -> str:
@@ -94,23 +84,9 @@ def broken(
     fabric: dict[str, Any] = {"leaves": leaves(machines)}
     for machine in changed:
         for fault in faults.get(machine.hostname, ()):
-            if fault.machine is not None:
-                fault.machine(machine)
-            if fault.fabric is not None:
-                fabric = _joined(fabric, fault.fabric(machines, machine))
+            apply(machine, fault.machine)
+            merge(fabric, fault.between(machines, machine))
     return changed, fabric
-
-
-def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both. Of a single value, the other's."""
-    found = dict(one)
-    for name, value in other.items():
-        there = found.get(name)
-        if isinstance(there, dict) and isinstance(value, dict):
-            found[name] = _joined(there, value)
-        else:
-            found[name] = [*there, *value] if isinstance(there, list) and isinstance(value, list) else value
-    return found
 
 
 def _names(machines: Sequence[Machine]) -> list[str]:
@@ -120,7 +96,9 @@ def _names(machines: Sequence[Machine]) -> list[str]:
 _ROWS = json.loads((Path(__file__).parent / "data/cluster_faults.json").read_text(encoding="utf-8"))
 # The second: what a search for who is slow has to tell apart. The third: what keeps trays of one NVLink domain from
 # reaching each other over NVLink.
-CATALOGUE, LOCALISED, TRAYS = (tuple(map(_fault, _ROWS[group])) for group in ("catalogue", "localised", "trays"))
+CATALOGUE, LOCALISED, TRAYS = (
+    tuple(ClusterFault(**row) for row in _ROWS[group]) for group in ("catalogue", "localised", "trays")
+)
 
 
 def named(name: str) -> ClusterFault:
@@ -134,5 +112,5 @@ def conf(machine: Machine, faults: Sequence[ClusterFault] = ()) -> str:
     rails = sorted(rdma.rail for rdma in machine.rdma if rdma.rail is not None)
     lines = {"NCCL_IB_HCA": "=" + ",".join(machine.rail(rail).name for rail in rails)}
     for fault in faults:
-        lines |= fault.conf(machine) if fault.conf else {}
+        lines |= fill(machine, fault.conf)
     return "".join(f"{name}={value}\n" for name, value in lines.items())

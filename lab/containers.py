@@ -13,7 +13,6 @@ and machine.json, faults.json and backup/ of each node, as store.py has them
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import hashlib
@@ -50,27 +49,9 @@ _NETWORKS = (
     "/usr/lib/podman/netavark",
     "/usr/libexec/podman/netavark",
 )
-# Reads, writes or removes one file on a node; the text comes and goes as base64, "-" is no file.
-_FILE = """
-import base64, os, sys
-path = sys.argv[1]
-if len(sys.argv) > 2:
-    data = sys.stdin.read()
-    if data == "-":
-        os.path.lexists(path) and os.unlink(path)
-    else:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        new = os.path.join(os.path.dirname(path), ".%s.lab" % os.path.basename(path))
-        with open(new, "wb") as stream:
-            stream.write(base64.b64decode(data))
-        os.chmod(new, int(sys.argv[2], 8))
-        os.replace(new, path)
-elif os.path.exists(path):
-    with open(path, "rb") as stream:
-        print("%o" % (os.stat(path).st_mode & 0o7777), base64.b64encode(stream.read()).decode())
-else:
-    print("-")
-"""
+# Mode and content of a file, nothing where there is none; and what is read becomes one.
+_READ = 'if [ -e "$0" ]; then stat -Lc %a "$0"; cat "$0"; fi'
+_WRITE = 'mkdir -p "${0%/*}"; cat > "$0.lab"; chmod "$1" "$0.lab"; mv -f "$0.lab" "$0"'
 
 Say = Callable[[str], None]
 
@@ -130,19 +111,18 @@ class Lab:
 
     def read(self, node: str, path: str) -> tuple[bytes | None, int | None]:
         """Content and mode, None and None where there is no file."""
-        words = self._file(node, path).split()
-        return (
-            (None, None) if words == ["-"] else (base64.b64decode(words[1] if len(words) > 1 else ""), int(words[0], 8))
-        )
+        mode, newline, content = self._on(node, "sh", "-c", _READ, path).partition(b"\n")
+        return (content, int(mode, 8)) if newline else (None, None)
 
     def replace(self, node: str, path: str, content: bytes | None, mode: int | None) -> None:
-        text = b"-" if content is None else base64.b64encode(content)
-        self._file(node, path, f"{mode or 0o644:o}", stdin=text)
+        if content is None:
+            self._on(node, "rm", "-f", path)
+        else:
+            self._on(node, "sh", "-ec", _WRITE, path, f"{mode or 0o644:o}", stdin=content)
 
-    def _file(self, node: str, *arguments: str, stdin: bytes | None = None) -> str:
-        argv = ["exec", "--interactive", self.container(node), "python3", "-I", "-c", _FILE, *arguments]
+    def _on(self, node: str, *argv: str, stdin: bytes | None = None) -> bytes:
         try:
-            return self.podman(*argv, stdin=stdin).stdout.decode()
+            return self.podman("exec", "--interactive", self.container(node), *argv, stdin=stdin).stdout
         except LabError as error:
             raise LabError(f"{node}: {error} (python3 -m lab up starts a node that has stopped)") from error
 
@@ -205,9 +185,6 @@ class Lab:
                 self.replace(node, file, text.encode(), None)
             if machine.ofed is None:
                 self._remove_ofed(node, machine)
-                # The first boot was one with OFED: what it has loaded and started goes, too.
-                tree.write_hardware(machine, self.directory / node / "hw")
-                self.restart(node)
             (self.directory / repository.KEY).write_bytes(self._key(node))
         self._ssh(list(machines))
         self._save(name)
@@ -215,8 +192,12 @@ class Lab:
     def _remove_ofed(self, node: str, machine: Machine) -> None:
         """The image has it. The NVIDIA driver is built again, as on a node that never had it."""
         rebuilt = [f"nvidia/{machine.driver_version}", "-k", machine.kernel, "--force"]
-        for argv in (["ofed_uninstall.sh", "--force"], ["dkms", "build", *rebuilt], ["dkms", "install", *rebuilt]):
-            self.podman("exec", self.container(node), *argv)
+        self.run(node, "ofed_uninstall.sh", "--force")
+        for action in ("build", "install"):
+            self.run(node, "dkms", action, *rebuilt)
+        # The first boot was one with OFED: what it has loaded and started goes, too.
+        tree.write_hardware(machine, self.directory / node / "hw")
+        self.restart(node)
 
     def _key(self, node: str) -> bytes:
         key, _mode = self.read(node, f"{repository.TOP}/{repository.KEY}")

@@ -1,18 +1,19 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read the catalogue of faults (data/faults.json): one row a fault, in the terms that this file explains.
+"""A fault: one row of data/faults.json, in the terms that this file explains, and what it changes.
 
 A text may name a part of the machine: "{nic 2}" is the PCI address of rail 2's NIC, "{rail 2.name}" a field of it.
 ``set`` of a change is part -> field -> value; dicts are merged, and "+field" appends to a list. ``call`` names a
-function of fault_changes.py, or a method of Machine, for what no value says, with its arguments; ``edit`` one that
-rewrites a file.
+function of fault_changes.py, or a method of Machine, for what no value says, with its arguments. ``file`` is changed
+below the system root, as by hand (``Fault.edit``). ``run`` are programs of the node, of which one that is meant to fail
+begins with "!", and ``undo`` those that repair it, whatever has been done meanwhile.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,51 +26,22 @@ ALL = (*HGX, "h200-vm")
 
 
 @dataclass(frozen=True)
-class FileFault:
-    """A change of one file below the system root, made by hand.
-
-    edit: the text before (None: no file) -> the text after (None: no file).   mode: None leaves it.
-    """
-
-    path: str
-    edit: Callable[[Machine, str | None], str | None]
-    mode: int | None = None
-
-
-@dataclass(frozen=True)
-class Command:
-    """``argv``: a program of the node; "{machine.kernel}" stands for that. fails: it is meant to end with an error."""
-
-    argv: tuple[str, ...]
-    fails: bool = False
-
-
-@dataclass(frozen=True)
-class CommandFault:
-    """Programs that were run on the node, and those that ``repair`` runs, whatever has been done meanwhile."""
-
-    break_: tuple[Command, ...]
-    repair: tuple[Command, ...]
-
-
-@dataclass(frozen=True)
 class Fault:
     """check: id of the finding that is the root.
 
-    subject: its identity, from the healthy machine; None where the check's own wording decides.
+    subject: its identity, of the healthy machine; None where the check's own wording decides.
     state: of the root.   consequences: checks that follow from it, each finding ``because`` of the root.
     platforms: where it applies.   excludes: faults it hides or is hidden by (either may say so).
     measured: only a benchmark shows it, so the node has to be one that can run it.
     between_nodes: no check of one node shows it.   stays: a run tries to mend it, and a tool of the node fails.
-    file: a file that changes with the model.
     site: variables that the healthy machine's inventory has to set so that this is a fault at all.
     """
 
     name: str
     description: str
     check: str
-    subject: Callable[[Machine], str] | None
-    change: Callable[[Machine], None] | FileFault | CommandFault
+    change: Mapping[str, Any]
+    subject: str | None = None
     state: str = "drift"
     consequences: tuple[str, ...] = ()
     platforms: tuple[str, ...] = HGX
@@ -77,55 +49,58 @@ class Fault:
     measured: bool = False
     between_nodes: bool = False
     stays: bool = False
-    file: FileFault | None = None
-    site: Callable[[Machine], Mapping[str, Any]] | None = None
+    site: Mapping[str, Any] | None = None
 
     @property
-    def changed_file(self) -> FileFault | None:
-        return self.change if isinstance(self.change, FileFault) else self.file
+    def file(self) -> str:
+        """Return the path of the file that it changes, "" for none."""
+        return str(self.change.get("file", ""))
 
     def apply(self, machine: Machine) -> Machine:
         """Return the machine with this fault. One of files leaves the machine as it is."""
         broken = deepcopy(machine)
-        if not isinstance(self.change, (FileFault, CommandFault)):
-            self.change(broken)
+        apply(broken, self.change)
         return broken
+
+    def edit(self, machine: Machine, text: str | None) -> str | None:
+        """Return the file's new text for the text before; None for no file.
+
+        append: at the end of a file, which there may not have been.   text: the whole.   merge: into a file of JSON.
+        replace: [old, new] in a file that provisioning writes; removed: such a file is gone; neither: only its mode is
+        another.   edit: a function of fault_changes.py; provisioned: of such a file.
+        """
+        row = self.change
+        if text is None and (row.get("provisioned") or not row.keys() & {"append", "text", "merge", "edit"}):
+            raise LabError(f"there is no {self.file} yet: provision the node first")
+        if "append" in row:
+            return (text or "") + str(row["append"])
+        if "text" in row:
+            return str(row["text"])
+        if "merge" in row:
+            data = json.loads(text or "{}")
+            merge(data, row["merge"])
+            return json.dumps(data, indent=4) + "\n"
+        if "edit" in row:
+            changed: str | None = getattr(fault_changes, row["edit"])(machine, text)
+            return changed
+        return None if row.get("removed") else (text or "").replace(*row.get("replace", ("", "")))
 
 
 def read(text: str) -> list[Fault]:
     """Parse the catalogue: groups of names, which ``excludes`` has as "@group", and rows."""
     data = json.loads(text)
-    return [_fault(dict(row), data["groups"]) for row in data["faults"]]
+    return [_fault(row, data["groups"]) for row in data["faults"]]
 
 
 def _fault(row: dict[str, Any], groups: Mapping[str, list[str]]) -> Fault:
     excludes = [name for word in row.pop("excludes", ()) for name in groups.get(word[1:], [word])]
     platforms = row.pop("platforms", HGX)
-    subject, site = row.pop("subject", None), row.pop("site", None)
     return Fault(
-        subject=None if subject is None else lambda machine: str(fill(machine, subject)),
-        site=None if site is None else lambda machine: dict(fill(machine, site)),
         excludes=tuple(name for name in excludes if name != row["name"]),
         platforms=ALL if platforms == "all" else tuple(platforms),
         consequences=tuple(row.pop("consequences", ())),
-        **_change(row.pop("change")),
         **row,
     )
-
-
-def _change(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields ``change`` and ``file`` of a Fault."""
-    if "run" in row:
-        return {"change": CommandFault(_commands(row["run"]), _commands(row["undo"]))}
-    file = FileFault(row["file"], _edit(row), int(row["mode"], 8) if "mode" in row else None) if "file" in row else None
-    if "set" not in row and "call" not in row:
-        return {"change": file}
-    return {"change": lambda machine: apply(machine, row), "file": file}
-
-
-def _commands(rows: list[list[str]]) -> tuple[Command, ...]:
-    """Return commands; one that is meant to fail begins with "!"."""
-    return tuple(Command(tuple(word for word in row if word != "!"), row[0] == "!") for row in rows)
 
 
 # -- changes of the model --------------------------------------------------------------------------------------------
@@ -152,15 +127,16 @@ def _set(machine: Machine, found: Any, name: str, value: Any) -> None:
         if before:
             machine.set_link(found.address, replace(before, **value))
     elif isinstance(before, dict):
-        _merge(before, value)
+        merge(before, value)
     else:
         setattr(found, name, tuple(value) if isinstance(before, tuple) else value)
 
 
-def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Put the values of one mapping into another; what is a mapping in both is merged in turn."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+            merge(into[key], value)
         else:
             into[key] = value
 
@@ -181,13 +157,9 @@ def part(machine: Machine, place: str) -> Any:
         return gpu if kind == "gpu" else machine.function(gpu.address)
     rdma = machine.rail(number)
     if kind in ("netdev", "port", "switch"):
-        found = fault_changes.netdev(machine, number)
-        parts: dict[str, list[Any]] = {
-            "netdev": [found],
-            "port": [found.qos] if found.qos else [],
-            "switch": list(found.switch[:1]),
-        }
-        return first(f"{kind} of rail {number}", parts[kind])
+        found = machine.netdev(number)
+        parts: dict[str, list[Any]] = {"netdev": [found], "port": [found.qos], "switch": list(found.switch)}
+        return first(f"{kind} of rail {number}", filter(None, parts[kind]))
     function = machine.function(rdma.address)
     above = {"rail": 0, "nic": 0, "slot": 1, "uplink": 2}[kind]
     for _step in range(above):
@@ -212,34 +184,3 @@ def _text(machine: Machine, place: str, field: str | None) -> str:
     found = str(getattr(part(machine, place), field or "address"))
     # Of an interface's address nothing but the address.
     return found.partition("/")[0] if field == "ipv4" else found
-
-
-# -- changes of a file -----------------------------------------------------------------------------------------------
-
-
-def _edit(row: Mapping[str, Any]) -> Callable[[Machine, str | None], str | None]:
-    """Return what makes the new text.
-
-    append: at the end of a file, which there may not have been.   text: the whole.   merge: into a file of JSON.
-    replace: [old, new] in a file that provisioning writes; removed: such a file is gone; neither: only its mode is
-    another.   edit: a function of fault_changes.py; provisioned: of such a file.
-    """
-    path = row["file"]
-
-    def edit(machine: Machine, text: str | None) -> str | None:
-        if text is None and (row.get("provisioned") or not row.keys() & {"append", "text", "merge", "edit"}):
-            raise LabError(f"there is no {path} yet: provision the node first")
-        if "append" in row:
-            return (text or "") + str(row["append"])
-        if "text" in row:
-            return str(row["text"])
-        if "merge" in row:
-            data = json.loads(text or "{}")
-            _merge(data, row["merge"])
-            return json.dumps(data, indent=4) + "\n"
-        if "edit" in row:
-            changed: str | None = getattr(fault_changes, row["edit"])(machine, text)
-            return changed
-        return None if row.get("removed") else (text or "").replace(*row.get("replace", ("", "")))
-
-    return edit

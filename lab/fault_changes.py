@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from . import gpu_health, network, ofed
-from .machine import GpuProcess, LabError, Link, Machine, Netdev, Rdma, first
+from . import network, nvidia_smi, ofed
+from .machine import GpuProcess, LabError, Link, Machine, Rdma
 
 _NIGHT = 86400.0
 # Counters of an NVLink and of a port, as the suite's record of a run names them.
@@ -22,12 +22,6 @@ _OF_A_PORT = (
     *("rx_crc_errors_phy", "rx_pcs_symbol_err_phy", "rx_discards_phy", "tx_discards_phy", "rx_prio_cong_discard"),
     *("outbound_pci_stalled_rd_events", "outbound_pci_stalled_wr_events"),
 )
-
-
-def netdev(machine: Machine, rail: int) -> Netdev:
-    """Return the interface of a rail. Raises LabError."""
-    address = machine.rail(rail).address
-    return first(f"interface of rail {rail}", (found for found in machine.netdevs if found.address == address))
 
 
 # -- of the model ----------------------------------------------------------------------------------------------------
@@ -62,7 +56,7 @@ def give_address(machine: Machine, source: int, rail: int) -> None:
     value = next(gid.value for gid in machine.rail(source).gids if ":ffff:" in gid.value)
     for gid in machine.rail(rail).gids:
         gid.value = value if ":ffff:" in gid.value else gid.value
-    mine, other = netdev(machine, rail), netdev(machine, source)
+    mine, other = machine.netdev(rail), machine.netdev(source)
     mine.ipv4 = other.ipv4
     destination = next(route.destination for route in machine.routes if route.netdev == other.name)
     for route in machine.routes:
@@ -91,18 +85,18 @@ def translate(machine: Machine) -> None:
 
 
 def second_switch(machine: Machine, rail: int) -> None:
-    heard = netdev(machine, rail).switch
+    heard = machine.netdev(rail).switch
     heard.append(replace(heard[0], name="leaf-9", chassis="44:38:39:ff:00:09"))
 
 
 def forget_dscp(machine: Machine, rail: int) -> None:
-    if port := netdev(machine, rail).qos:
+    if port := machine.netdev(rail).qos:
         for dscp, prio in list(port.apps):
             port.del_app(dscp, prio)
 
 
 def map_dscp(machine: Machine, rail: int, dscp: int, prio: int) -> None:
-    if port := netdev(machine, rail).qos:
+    if port := machine.netdev(rail).qos:
         port.set_app(dscp, prio)
 
 
@@ -135,29 +129,18 @@ def faulty_driver(machine: Machine, version: str) -> None:
 # -- of a file: the text before, None for no file -> the text after --------------------------------------------------
 
 
-def hca_by_prefix(machine: Machine, text: str | None) -> str:
-    """Name the same NICs without the = that makes NCCL compare whole names."""
-    names = ",".join(rdma.name for rdma in machine.rdma if rdma.rail is not None) or "mlx5_0"
-    lines = [line for line in (text or "").splitlines() if not line.startswith("NCCL_IB_HCA=")]
-    return "\n".join([*lines, f"NCCL_IB_HCA={names}"]) + "\n"
-
-
 def cut(machine: Machine, text: str | None) -> str:
     return (text or "")[:100]
 
 
 def claim(machine: Machine, text: str | None) -> str:
     """Write a profile of NetworkManager for rail 4."""
-    return network.keyfile(netdev(machine, 4), 4, mtu=1500)
-
-
-def fail_unit(machine: Machine, text: str | None) -> str:
-    return '{"state": "failed", "said": ["mlnx_qos -i enp26s0np0: gave no answer within 20 s and was abandoned"]}\n'
+    return network.keyfile(machine.netdev(4), 4, mtu=1500)
 
 
 def forget_sysctls(machine: Machine, text: str | None) -> str:
     """Remove the lines of rail 0."""
-    name = f"/{netdev(machine, 0).name}/"
+    name = f"/{machine.netdev(0).name}/"
     return "".join(line for line in (text or "").splitlines(keepends=True) if name not in line)
 
 
@@ -173,28 +156,10 @@ def shadow(machine: Machine, text: str | None) -> str:
     return "".join(f"{line}\n" for line in [*kept, inbox])
 
 
-def _meta_package(machine: Machine, text: str | None, old: str, new: str) -> str:
-    """Replace a text in what dpkg knows of the package that depends on all others."""
-    meta = ofed.RELEASES[ofed.INSTALLED].meta
-    stanzas = (text or "").split("\n\n")
-    found = [n for n, stanza in enumerate(stanzas) if stanza.startswith(f"Package: {meta}\n")]
-    if not found:
-        raise LabError(f"{meta} is not installed on {machine.hostname}")
-    stanzas[found[0]] = stanzas[found[0]].replace(old or stanzas[found[0]], new)
-    return "\n\n".join(stanza for n, stanza in enumerate(stanzas) if stanza or n not in found)
-
-
 def remove_ofed(machine: Machine, text: str | None) -> str:
-    return _meta_package(machine, text, "", "")
-
-
-def older_ofed(machine: Machine, text: str | None) -> str:
-    installed, older = ofed.RELEASES[ofed.INSTALLED].meta_version, ofed.RELEASES["3.1.0"].meta_version
-    return _meta_package(machine, text, f"Version: {installed}", f"Version: {older}")
-
-
-def release_ofed(machine: Machine, text: str | None) -> str:
-    return _meta_package(machine, text, "Status: hold ok", "Status: install ok")
+    """Remove what dpkg knows of the package that depends on all others."""
+    meta = ofed.RELEASES[ofed.INSTALLED].meta
+    return "\n\n".join(one for one in (text or "").split("\n\n") if not one.startswith(f"Package: {meta}\n"))
 
 
 def leave_mlnx_ofed(machine: Machine, text: str | None) -> str:
@@ -208,7 +173,7 @@ def leave_mlnx_ofed(machine: Machine, text: str | None) -> str:
 
 def last_night(machine: Machine, _text: str | None) -> str:
     """Write the record of a run a night ago, of a node that has counted nothing since it was booted."""
-    files = gpu_health.hardware(machine)
+    files = nvidia_smi.hardware(machine)
     loaded: dict[str, str] = {}
     for line in files["/proc/modules"].splitlines():
         words = line.split()

@@ -12,13 +12,13 @@ from __future__ import annotations
 import difflib
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import cluster_faults, fault_changes
-from .fault import Fault, read
+from . import cluster_faults
+from .fault import Fault, fill, read
 from .machine import LabError, Machine
 
 GRUB_CFG = "/boot/grub/grub.cfg"
@@ -43,8 +43,6 @@ CATALOGUE = {
 }
 # Those that a check of one node shows.
 FAULTS = {name: fault for name, fault in CATALOGUE.items() if not fault.between_nodes}
-# What must cause no finding: name -> the change. Nothing may depend on the index of a GID.
-HARMLESS: dict[str, Callable[[Machine], None]] = {"gid-shifted": fault_changes.shift_gids}
 
 
 def named(name: str) -> Fault:
@@ -59,11 +57,11 @@ def named(name: str) -> Fault:
 def compatible(names: Iterable[str]) -> bool:
     """Whether each of these faults shows when all are applied. A fault does not go with itself."""
     faults = [named(name) for name in names]
-    return not any(_hides(one, other) for n, one in enumerate(faults) for other in faults[:n])
-
-
-def _hides(one: Fault, other: Fault) -> bool:
-    return one.name == other.name or one.name in other.excludes or other.name in one.excludes
+    return not any(
+        one.name in (other.name, *other.excludes) or other.name in one.excludes
+        for n, one in enumerate(faults)
+        for other in faults[:n]
+    )
 
 
 def site(machine: Machine) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def site(machine: Machine) -> dict[str, Any]:
     found = dict(machine.site)
     for fault in FAULTS.values():
         if fault.site and machine.platform in fault.platforms:
-            found.update(fault.site(machine))
+            found |= fill(machine, fault.site)
     return found
 
 
@@ -100,7 +98,7 @@ def expected(machine: Machine, names: Iterable[str]) -> list[Expectation]:
     """
     expectations = []
     for fault in map(named, names):
-        subject = fault.subject(machine) if fault.subject else None
+        subject = fill(machine, fault.subject)
         expectations.append(Expectation(fault.check, subject, fault.state))
         device = subject if subject and re.match(r"[0-9a-f]{4}:", subject) else None
         for check in fault.consequences:

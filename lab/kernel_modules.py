@@ -11,52 +11,41 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from . import ofed, repository
-from .machine import LabError, Machine
+from .machine import Machine
 from .nccl_tests import TOOLKIT
 from .toolkit import dkms, kernel_node, kernel_tools
 from .toolkit.kernel_node import Node
 
 # Where each tool is on a node -> its file in the toolkit.
-TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.PLACES.values(), "kernel")}
+TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.TOOLS, "kernel")}
 # Where `kernel` finds what it runs, and of which files that is made. The toolkit's Makefile installs the same.
 LIBRARY, PROGRAM = "/usr/local/lib/busbar-lab/toolkit", ("kernel_tools.py", "kernel_node.py", "dkms.py")
 
 
-@dataclass(frozen=True)
-class Peermem:
-    """How modprobe fails: stderr, and lines of the kernel's log. depends: of modinfo; None for no such module."""
-
-    stderr: str
-    log: str = ""
-    depends: str | None = "nvidia,ib_core"
-
-
 _FATAL = "modprobe: ERROR: could not insert 'nvidia_peermem': "
-# None: it loads, or fails, as its file and the ib_core that is loaded have it.
-PEERMEM: dict[str, Peermem | None] = {
-    "ok": None,
-    "without-ofed": Peermem(_FATAL + "Invalid argument", "", "nvidia"),
-    "missing": Peermem("modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules", "", None),
+# What modprobe prints as it fails, and what modinfo has of it, "" where there is no such module.
+# Without either it loads, or fails, as its file and the ib_core that is loaded have it.
+PEERMEM = {
+    "ok": {},
+    "without-ofed": {"stderr": _FATAL + "Invalid argument", "modinfo": "depends: nvidia\n"},
+    "missing": {
+        "stderr": "modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules",
+        "modinfo": "",
+    },
 }
 
 
 def write(machine: Machine, data: Path) -> None:
     """What the tools of this node go by in place of its files; ``data`` is a directory."""
-    if machine.peermem not in PEERMEM:
-        raise LabError(f"nvidia_peermem cannot be {machine.peermem!r}; there are {', '.join(PEERMEM)}")
-    answer = PEERMEM[machine.peermem]
     data.mkdir(parents=True, exist_ok=True)
-    if answer is None:
-        for path in data.iterdir():
-            path.unlink()
-        return
-    info = "" if answer.depends is None else f"depends: {answer.depends}\n"
-    for name, text in {"stderr": answer.stderr, "log": answer.log, "modinfo": info}.items():
-        kernel_node.write(data / name, text)
+    for name in ("stderr", "modinfo"):
+        if name in PEERMEM[machine.peermem]:
+            kernel_node.write(data / name, PEERMEM[machine.peermem][name])
+        else:
+            (data / name).unlink(missing_ok=True)
 
 
 def tools() -> dict[str, str]:
@@ -84,4 +73,6 @@ def install(machine: Machine, system_root: Path) -> None:
     kernel_node.write(system_root / "var/lib/dpkg/status", ofed.status(packages))
     for version, release in ofed.RELEASES.items():
         folder = system_root / repository.TOP.lstrip("/") / release.folder
-        kernel_node.write(folder / "packages.json", json.dumps(ofed.pool(version)))
+        # As apt-get of a tree reads it (toolkit/apt_tools.py).
+        pool = {package.name: package.control() for package in ofed.packages(version)}
+        kernel_node.write(folder / "packages.json", json.dumps(pool))

@@ -316,14 +316,14 @@ class Machine:
     page_size: int = 4096
     # Options of the NVIDIA driver that is loaded, where not the driver's own: {"CreateImexChannel0": "1"}.
     driver_options: dict[str, str] = field(default_factory=dict)
-    # Of an NVLink domain: "UUID clique" of every GPU, and how IMEX is: "ok", "stopped", "degraded" or "hang".
+    # Of an NVLink domain: "UUID clique" of every GPU, and how IMEX is: "ok", "stopped" or "degraded".
     nvlink_domain: str = ""
     imex: str = "ok"
     # What a cloud's image brings: path below the system root -> text.
     image: dict[str, str] = field(default_factory=dict)
     # How often it was booted since it is there.
     boots: int = 1
-    # What of the firmware of a card is not as delivered, by the address of its first port (firmware.py).
+    # What of the firmware of a card is not as delivered, by the address of its first port (nics.py).
     firmware: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def function(self, address: str) -> Function:
@@ -334,6 +334,11 @@ class Machine:
 
     def rail(self, number: int) -> Rdma:
         return first(f"rail {number}", (r for r in self.rdma if r.rail == number))
+
+    def netdev(self, rail: int) -> Netdev:
+        """Return the interface of a rail."""
+        address = self.rail(rail).address
+        return first(f"interface of rail {rail}", (n for n in self.netdevs if n.address == address))
 
     def index(self, netdev: Netdev) -> int:
         return netdev.index or self.netdevs.index(netdev) + 1
@@ -367,15 +372,13 @@ class Machine:
 
     def set_link(self, address: str, link: Link) -> None:
         """A link has two ends: the function's and that of the port above it, where there is one."""
-        function = self.function(address)
-        function.link = link
-        for above in [f for f in self.functions if f.address == function.parent]:
-            above.link = link
+        self.function(address).link = link
+        self._set_slot(address, link)
 
-    def _empty_slot(self, address: str) -> None:
+    def _set_slot(self, address: str, link: Link) -> None:
         parent = self.function(address).parent
         for above in [f for f in self.functions if f.address == parent]:
-            above.link = EMPTY_SLOT
+            above.link = link
 
     def take_down(self, rdma: Rdma, phys_state: str) -> None:
         """The port has no link: what the RDMA device and its netdevs show then."""
@@ -394,7 +397,7 @@ class Machine:
         for netdev in self.netdevs:
             # The others keep theirs.
             netdev.index = self.index(netdev)
-        self._empty_slot(address)
+        self._set_slot(address, EMPTY_SLOT)
         self.functions = [f for f in self.functions if f.address != address]
         self.gpus = [g for g in self.gpus if g.address != address]
         self.rdma = [r for r in self.rdma if r.address != address]
@@ -404,7 +407,7 @@ class Machine:
     def move_nic(self, rdma: Rdma, port: str) -> None:
         """The card now sits below another port; names that follow from the PCI address follow it."""
         function, above = self.function(rdma.address), self.function(port)
-        self._empty_slot(rdma.address)
+        self._set_slot(rdma.address, EMPTY_SLOT)
         above.link = function.link
         old, new = function.address, f"{above.bus}:00.0"
         function.address, function.parent, function.numa_node = new, port, above.numa_node

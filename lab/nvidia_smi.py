@@ -2,6 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A stand-in for nvidia-smi: a shell script that answers from text files, and those files for a Machine.
 
+And what else a node shows of its GPUs' health: AER, the kernel's log, the unit of the Fabric Manager. The kernel's log
+is made when it is asked for: its lines have an age, and the node was booted UPTIME seconds ago.
+
 Words, separators, exit codes and error texts are those of nvidia-smi 580.159 on an H200, tried argument by argument;
 the NIC columns of ``topo -m`` are from published output. A script, so that it runs wherever the lab's tree does.
 """
@@ -14,7 +17,6 @@ import uuid
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from . import gpu_health
 from .machine import NVLINK_4, NVLINK_5, Gpu, Link, Machine, first
 from .nccl_tests import DATA, TOOLKIT
 
@@ -26,6 +28,23 @@ _FABRIC_HEALTH = {
 # GB/s of one NVLink in NCCL's own figures (graph/topo.h).
 _NVLINKS = {NVLINK_4: 20.6, NVLINK_5: 40.1}
 _PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
+
+UPTIME = 10 * 86400
+UNIT = "nvidia-fabricmanager.service"
+_NVLINK_4 = ("Replay Errors", "Recovery Errors", "CRC Errors")
+_NVLINK_5 = (
+    *("Malformed packet Errors", "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Rx General Errors"),
+    *("Local link integrity Errors", "Tx discards", "Link recovery successful events", "Link recovery failed events"),
+    *("Total link recovery events", "Effective Errors", "Symbol Errors"),
+)
+# Of a healthy link, too.
+_NVLINK_5_LARGE = (
+    "Effective BER: 15e-255",
+    "FEC Errors - 0: 36140749276",
+    "Raw BER Lane 0: 2061",
+    "Symbol BER: 15e-255",
+)
+_AER = {"correctable": "TOTAL_ERR_COR", "nonfatal": "TOTAL_ERR_NONFATAL", "fatal": "TOTAL_ERR_FATAL"}
 
 # Heading -> value of a GPU.
 _QUERY = {
@@ -66,10 +85,10 @@ def answers(machine: Machine) -> dict[str, str]:
     return {
         ".driver.json": _driver(machine, gpus),
         "apps.tsv": _processes(machine),
-        "fabric-manager": f"{gpu_health.version(machine)}\n",
-        "kernel-log": gpu_health.kernel_log(machine),
+        "fabric-manager": f"{version(machine)}\n",
+        "kernel-log": kernel_log(machine),
         "list": "".join(f"{_title(index, gpu)}\n" for index, gpu in enumerate(gpus)),
-        "nvlink-e": "".join(gpu_health.link_errors(_title(index, gpu), gpu) for index, gpu in enumerate(gpus)),
+        "nvlink-e": "".join(link_errors(_title(index, gpu), gpu) for index, gpu in enumerate(gpus)),
         "nvlink-s": "".join(_nvlink(index, gpu) for index, gpu in enumerate(gpus)),
         "query.tsv": _query(machine, gpus),
         "query.xml": _xml(machine, gpus),
@@ -244,3 +263,67 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
     for path, value in gpu.health.items():
         first(f"element {path} of nvidia-smi -q -x", root.findall(path)).text = value
     return f"\t{ElementTree.tostring(root, encoding='unicode', short_empty_elements=False)}\n"
+
+
+# -- health -----------------------------------------------------------------------------------------------------------
+
+
+def link_errors(title: str, gpu: Gpu) -> str:
+    """``nvlink -e`` of one GPU: what counts depends on its NVLink."""
+    five = float(gpu.nvlink_gbps) > 40
+    found = [title]
+    for link in range(len(gpu.nvlinks)):
+        for name in _NVLINK_5 if five else _NVLINK_4:
+            found.append(f"\t Link {link}: {name}: {gpu.link_errors.get(f'{link} {name}', 0)}")
+        found += [f"\t Link {link}: {text}" for text in _NVLINK_5_LARGE if five]
+        found.append("")
+    return "".join(f"{line}\n" for line in found)
+
+
+def kernel_log(machine: Machine) -> str:
+    """The beginning, and what the driver has said: the rest of a real log is nobody's here."""
+    found = [f"[    0.000000] Linux version {machine.kernel}\n"]
+    for entry in machine.kernel_log:
+        age, text = entry.split(" ", 1)
+        found.append(f"[{UPTIME - float(age):12.6f}] {text}\n")
+    return "".join(found)
+
+
+def version(machine: Machine) -> str:
+    """Of the Fabric Manager."""
+    return machine.driver_version if machine.fabric_manager in ("ok", "stopped") else machine.fabric_manager
+
+
+def where(module: str) -> int:
+    """32 bits that are the module's own."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, module).int >> 96
+
+
+def hardware(machine: Machine) -> dict[str, str]:
+    """Files of /sys and /proc."""
+    # Another one after each boot, and the same however often it is rendered.
+    boot_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{machine.hostname}.{machine.boots}")
+    found = {
+        "/proc/uptime": f"{UPTIME}.00 {UPTIME}.00\n",
+        "/proc/sys/kernel/random/boot_id": f"{boot_id}\n",
+        # Each in a place of its own, whatever others there are.
+        "/proc/modules": "".join(
+            f"{name} {16384 + (where(name) >> 24)} 0 - Live 0xffffffff{where(name):08x}\n"
+            for name in sorted(machine.modules)
+        ),
+    }
+    # A guest runs one where it was given the switches.
+    switches = any(function.driver == "nvidia-nvswitch" for function in machine.functions)
+    if machine.fabric_manager != "stopped" and not machine.nvlink_domain and (switches or not machine.hypervisor):
+        found[f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"] = "3120\n"
+    return found
+
+
+def errors(machine: Machine, address: str) -> dict[str, str]:
+    """AER's files of a PCI function; a guest has none."""
+    if machine.hypervisor:
+        return {}
+    counts = machine.aer.get(address, {})
+    return {
+        f"aer_dev_{kind}": f"RxErr {counts.get(kind, 0)}\n{total} {counts.get(kind, 0)}" for kind, total in _AER.items()
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .machine import LabError, Machine
+from .machine import Machine
 
 UNIT = "nvidia-imex.service"
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
@@ -59,7 +59,7 @@ def files(machine: Machine) -> dict[str, str]:
     return {
         f"/usr/lib/systemd/system/{UNIT}": "[Unit]\nDescription=NVIDIA IMEX service\n[Service]\nType=forking\n",
         NODES: "".join(f"{address}\n" for address in addresses()),
-        CTL: _TOOL.format(program='[ ! -e "$data/hang" ] || exec sleep 2147483647\nexec cat "$data/domain.json"'),
+        CTL: _TOOL.format(program='exec cat "$data/domain.json"'),
         GETCONF: _TOOL.format(program='[ "$1" = PAGESIZE ] && exec cat "$data/page-size"\nexit 1'),
     }
 
@@ -72,15 +72,9 @@ def write(machine: Machine, system_root: Path) -> None:
     data.mkdir(parents=True, exist_ok=True)
     (data / "page-size").write_text(f"{machine.page_size}\n")
     (data / "domain.json").write_text(json.dumps(_domain(machine)) + "\n")
-    if machine.imex == "hang":
-        (data / "hang").touch()
-    else:
-        (data / "hang").unlink(missing_ok=True)
 
 
 def _domain(machine: Machine) -> dict[str, object]:
-    if machine.imex not in ("ok", "stopped", "degraded", "hang"):
-        raise LabError(f"IMEX is {machine.imex!r}, expected ok, stopped, degraded or hang")
     away = machine.imex == "degraded"
     nodes = {}
     for number, address in enumerate(addresses()):

@@ -228,25 +228,7 @@ def standard(version: str) -> list[Package]:
     return packages(version)[:5]
 
 
-def pool(version: str) -> dict[str, object]:
-    """One release, as apt-get of a node that is a directory reads it (toolkit/apt_tools.py): by name."""
-    return {
-        package.name: {
-            "control": package.control(),
-            "depends": package.depends,
-            "files": {
-                path: (0o755 if path in package.programs else 0o644, text) for path, text in package.files.items()
-            },
-            "dkms": package.dkms,
-        }
-        for package in packages(version)
-    }
-
-
 def status(installed: list[Package], selection: str = "hold") -> str:
     """/var/lib/dpkg/status of a system that has these packages."""
-    stanzas = []
-    for package in installed:
-        first, _, rest = package.control().partition("\n")
-        stanzas.append(f"{first}\nStatus: {selection} ok installed\n{rest}\n")
-    return "".join(stanzas)
+    state = f"\nStatus: {selection} ok installed\n"
+    return "".join(package.control().replace("\n", state, 1) + "\n" for package in installed)

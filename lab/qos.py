@@ -41,10 +41,6 @@ class Refused(Exception):
         self.errno = number
 
 
-def _default_table() -> list[int]:
-    return [dscp >> 3 for dscp in range(64)]
-
-
 class Port:
     """What comes out of the box.
 
@@ -63,7 +59,7 @@ class Port:
         self.pfc = 0
         self.cable = 7
         self.apps: list[list[int]] = []
-        self.table = _default_table()
+        self.table = [dscp >> 3 for dscp in range(64)]
         self.prio_tc = [1, 0, 2, 3, 4, 5, 6, 7]
         self.tsa = [VENDOR] * 8
         self.bw = [0] * 8
@@ -142,10 +138,6 @@ class Port:
             raise Refused(errno.EINVAL)
         self.manual, self.prio_buffer, self.buffer_size = True, list(prio_buffer), list(buffer_size)
 
-    def set_dcbx(self, mode: str) -> None:
-        """Always taken: it is how the firmware is given the port, and how it is taken back."""
-        self.dcbx = mode
-
     def buffers(self, mtu: int, mbps: int) -> tuple[list[int], list[int]]:
         """Buffer of each priority and bytes of each buffer; by MTU, cable and PFC while nobody has set them."""
         if self.manual:
@@ -174,7 +166,7 @@ class Port:
 def configured(dscp: int = 26, priority: int = 3, tos: int = 106) -> Port:
     """A port as a RoCE site has it: DSCP trusted, PFC on one priority, no global pause."""
     port = Port(rx_pause=False, tx_pause=False, pfc=1 << priority, tos=tos, traffic_class=tos)
-    for number, default in enumerate(_default_table()):
+    for number, default in enumerate(Port().table):
         port.set_app(number, priority if number == dscp else default)
     port.sends = port.receives = priority
     return port
@@ -257,9 +249,8 @@ def settle(files: dict[str, str], live: Mapping[str, tuple[str, str]], root: str
     files[RENDERED] = json.dumps(notes, sort_keys=True) + "\n"
 
 
-def _there(root: str, note: Mapping[str, Any]) -> str | None:
-    text: str | None = note["gone"] if "gone" in note else _text(root + note["path"])
-    return text
+def _there(root: str, note: Mapping[str, Any]) -> Any:
+    return note["gone"] if "gone" in note else _text(root + note["path"])
 
 
 def _follow(path: str, there: str, before: Mapping[str, Any], note: dict[str, Any]) -> str:
@@ -367,10 +358,7 @@ def _rendered(root: str) -> dict[str, dict[str, Any]] | None:
 
     gone: the text of one whose device is not there.
     """
-    text = _text(root + RENDERED)
-    if text is None:
-        return None
-    found: dict[str, dict[str, Any]] = json.loads(text)
+    found: dict[str, dict[str, Any]] | None = json.loads(_text(root + RENDERED) or "null")
     return found
 
 

@@ -35,7 +35,7 @@ def example(ranks: int = 4, port: int = 28028, **more: Any) -> dict[str, Any]:
     """
     communicator = {
         "hash": "0xa982ee6e1e529f6",
-        "secondary": "0x90e9d0da766ec128:0x11ceca577eb9ce4a",
+        "secondary_hash": "0x90e9d0da766ec128:0x11ceca577eb9ce4a",
         "ranks": [{"host": "127.0.0.1", "gpu": rank} for rank in range(ranks)],
     }
     job = {"version": "2.28.9", "port": port, "communicators": [communicator], "late": {}, "misbehaves": ""}
@@ -57,8 +57,7 @@ def seen(job: dict[str, Any], pids: list[int], seconds: float) -> list[dict[str,
     """Return the communicators as RAS has them so long after the start: ranks that answer, and those that do not."""
     found: list[dict[str, Any]] = []
     for communicator in job["communicators"]:
-        ranks: list[dict[str, Any]] = []
-        missing: list[dict[str, Any]] = []
+        ranks, missing = [], []
         for rank, each in enumerate(communicator["ranks"]):
             pid = int(each.get("pid") or pids[rank % len(pids)])
             state = each.get("state", "S") if "pid" in each else _state(pid)
@@ -93,9 +92,7 @@ def as_json(job: dict[str, Any], communicators: list[dict[str, Any]]) -> str:
         "communicators_count": len(communicators),
         "communicators": [
             {
-                "hash": communicator["hash"],
-                "secondary_hash": communicator["secondary"],
-                "size": communicator["size"],
+                **{key: communicator[key] for key in ("hash", "secondary_hash", "size")},
                 "ranks_count": len(communicator["ranks"]),
                 "missing_ranks_count": len(communicator["missing"]),
                 "ranks": [known(rank) for rank in communicator["ranks"]],
@@ -144,41 +141,41 @@ def converse(connection: socket.socket, job: dict[str, Any], pids: list[int], st
                 connection.sendall(f"ERROR: Unknown command {line.strip()}\n".encode())
 
 
-def _rank(job: dict[str, Any], library: Path, ready: int, told: int) -> None:
-    """Listen and answer for ever, with the library mapped."""
-    with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ), socket.socket() as server:
-        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-            server.setsockopt(socket.SOL_SOCKET, option, 1)
-        server.bind(("127.0.0.1", job["port"]))
-        server.listen(64)
-        os.write(ready, b"1")
-        pids, started = json.loads(os.read(told, 1 << 16)), time.monotonic()
-        while True:
-            connection, _peer = server.accept()
-            # The client may have gone.
-            with suppress(OSError):
-                converse(connection, job, pids, started)
+def _rank(job: dict[str, Any], server: socket.socket, told: int) -> None:
+    """Answer for ever."""
+    pids, started = json.loads(os.read(told, 1 << 16)), time.monotonic()
+    while True:
+        connection, _peer = server.accept()
+        # The client may have gone.
+        with suppress(OSError):
+            converse(connection, job, pids, started)
 
 
 def start(job: dict[str, Any], folder: Path) -> list[int]:
-    """Start a process for each rank of the first communicator without a pid. Their pids, when all listen."""
+    """Start a process for each rank of the first communicator without a pid. Return their pids.
+
+    All listen, and have the library mapped: they inherit it.
+    """
     library = folder / "libnccl.so.2"
     library.write_bytes(b"simulated: no library\n" * 200)
-    (ready, ready_in), pids, pipes = os.pipe(), [], []
+    with library.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+    pids, pipes = [], []
     for _ in [rank for rank in job["communicators"][0]["ranks"] if "pid" not in rank]:
         pipes.append(os.pipe())
+        server = socket.create_server(("127.0.0.1", job["port"]), backlog=64, reuse_port=True)
         pid = os.fork()
         if pid == 0:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                _rank(job, library, ready_in, pipes[-1][0])
+                _rank(job, server, pipes[-1][0])
             finally:
                 os._exit(1)
+        server.close()
         pids.append(pid)
-    for _ in pids:
-        os.read(ready, 1)
     for _, told_in in pipes:
         os.write(told_in, json.dumps(pids).encode())
+    mapped.close()
     return pids
 
 

@@ -94,11 +94,6 @@ def _card(netdev: Netdev) -> str:
     return f"{netdev.mac} {netdev.port_name}" if netdev.address else netdev.name
 
 
-def processes(machine: Machine) -> dict[str, dict[str, str]]:
-    """Directory -> values."""
-    return {f"/proc/{qos.LLDPAD}": {"comm": "lldpad", "cmdline": "/usr/sbin/lldpad -t"}} if machine.lldpad else {}
-
-
 def write_share(machine: Machine, share: Path) -> None:
     """The tools below /usr/share/busbar-lab; none where the node has no port for them."""
     launcher = share / _LAUNCHER
@@ -109,9 +104,9 @@ def write_share(machine: Machine, share: Path) -> None:
     sources = {"qos.py": TOOLKIT.parent / "qos.py"}
     tools = (
         *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "networkd.py", "ping.py"),
-        *("start.py", "udev.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
+        *("udev.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
         "ethtool_statistics.py",
-        *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "pcie", "ways")),
+        *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "pcie")),
     )
     sources |= {f"toolkit/{name}": TOOLKIT / name for name in tools}
     for name, source in sources.items():

@@ -12,20 +12,20 @@ DIR/<node>/backup/<fault>.json   what a fault of a file has replaced
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import boot, cluster_faults, containers, ofed, qos, repository, tree
+from . import cluster_faults, containers, ofed, qos, repository, tree
 from .blackwell import gb300, hgx_b300
 from .cluster_faults import ClusterFault
 from .containers import Lab, Say
-from .fault import Command, CommandFault, FileFault
+from .fault import Fault, apply, fill
 from .faults import FAULTS, GRUB_CFG, compatible, named, site
 from .machine import LabError, Machine, from_dict, to_dict
 from .machines import (
@@ -37,8 +37,9 @@ from .machines import (
     hgx_h200_roce,
     oci_bm_gpu_h100_8,
 )
-from .toolkit import firmware_tools
+from .toolkit import firmware_tools, udev
 from .toolkit.kernel_node import STACK, write
+from .toolkit.nccl_model.pcie import read
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
 PLATFORMS: dict[str, Callable[[str], Machine]] = {
@@ -64,12 +65,8 @@ ZiBubyBrZXkgYXQK
 """
 
 
-@dataclass(frozen=True)
-class _State:
-    """A file: its text and mode, both None where there is no file."""
-
-    text: str | None
-    mode: int | None
+# A file: its text and mode, both None where there is no file.
+_State = tuple[str | None, int | None]
 
 
 def built(names: Mapping[str, Callable[[str], Machine]] = STANDARD) -> dict[str, Machine]:
@@ -125,7 +122,7 @@ def reboot(directory: Path, node: str) -> str:
     Registers have the firmware's values, and then what the node's units make of them.
     """
     machine = healthy(directory, node)
-    cfg = _read(_node(directory, node), GRUB_CFG).text or ""
+    cfg = _read(_node(directory, node), GRUB_CFG)[0] or ""
     lines = [line.split(None, 2) for line in cfg.splitlines() if line.strip().startswith("linux")]
     if not lines or len(lines[0]) != 3:
         raise LabError(f"{node} would not boot: {GRUB_CFG} has no line 'linux KERNEL ARGUMENTS'")
@@ -147,8 +144,23 @@ def reboot(directory: Path, node: str) -> str:
     if containers.is_lab(directory):
         Lab(directory).restart(node)
     else:
-        boot.start_units(folder / "sys")
+        _start_units(folder / "sys")
     return machine.cmdline
+
+
+def _start_units(system_root: Path) -> None:
+    """Run what systemd would at the boot of a node that is a tree. One that fails keeps no node from booting.
+
+    Only units that a drop-in of multi-user.target wants, and of them only programs that are files of the node: anything
+    else would be one of the machine that the tree is on. From systemd.unit(5) and systemd.service(5).
+    """
+    udev.boot(str(system_root.parent / "hw"), str(system_root))
+    for dropin in sorted((system_root / udev.UNITS / "multi-user.target.d").glob("*.conf")):
+        unit = configparser.ConfigParser(interpolation=None, strict=False)
+        unit.read(dropin)
+        for name in unit.get("Unit", "Wants", fallback="").split():
+            if argv := udev.command(str(system_root), name):
+                subprocess.run(argv, capture_output=True, check=False)
 
 
 def nodes(directory: Path) -> list[str]:
@@ -168,32 +180,18 @@ def healthy(directory: Path, node: str) -> Machine:
     machine = from_dict(_load(folder / "machine.json"))
     shown = _with(machine, _load(folder / "faults.json"))
     for name in STACK:
-        before = (shown.modules[name], shown.srcversion(name)) if name in shown.modules else None
-        now = _loaded(folder / "hw/sys/module" / name)
+        before = [shown.modules.get(name) or "", shown.srcversion(name) or ""]
+        now = [read(str(folder / "hw/sys/module" / name / file)) for file in ("version", "srcversion")]
         if now != before:
             machine.modules.pop(name, None)
-            if now is not None:
-                machine.modules[name], machine.srcversions[name] = now
+            if now[1]:
+                machine.modules[name], machine.srcversions[name] = now[0] or None, now[1]
     return machine
-
-
-def _loaded(module: Path) -> tuple[str | None, str] | None:
-    """version and srcversion that a module shows; None where it is not loaded."""
-    try:
-        srcversion = (module / "srcversion").read_text().strip()
-    except OSError:
-        return None
-    version = module / "version"
-    return version.read_text().strip() if version.is_file() else None, srcversion
 
 
 def status(directory: Path) -> dict[str, list[str]]:
     """Node -> the faults it has, in the order they were made."""
-    present = {node: _load(directory / node / "faults.json") for node in nodes(directory)}
-    for node, names in present.items():
-        if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
-            raise LabError(f"{directory / node / 'faults.json'} cannot be used: it is not a list of names")
-    return present
+    return {node: _load(directory / node / "faults.json") for node in nodes(directory)}
 
 
 def break_(directory: Path, node: str, fault: str) -> None:
@@ -212,10 +210,10 @@ def break_(directory: Path, node: str, fault: str) -> None:
     if rivals := [other for other in present if wanted and other in FAULTS and not compatible([fault, other])]:
         raise LabError(f"{fault} does not show beside {', '.join(rivals)}: repair {node} first")
     broken = _with(machine, [*present, fault])
-    if wanted and wanted.changed_file is not None:
-        _break_file(path, fault, wanted.changed_file, machine)
-    elif wanted and isinstance(wanted.change, CommandFault):
-        _run_all(path, wanted.change.break_, machine)
+    if wanted and wanted.file:
+        _break_file(path, wanted, machine)
+    if wanted:
+        _run_all(path, wanted.change.get("run", ()), machine)
     _save_node(path, machine, [*present, fault])
     _render(path, broken)
     if between:
@@ -236,13 +234,10 @@ def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
             raise LabError(f"{node} does not have {fault}; it has {', '.join(present) or 'no fault'}")
     taken = [name for name in present if fault in (name, "all")]
     for name in taken:
-        if name in BETWEEN:
-            continue
-        change, file = named(name).change, named(name).changed_file
-        if file is not None:
-            _repair_file(path, name, file)
-        elif isinstance(change, CommandFault):
-            _run_all(path, change.repair, machine)
+        if name not in BETWEEN:
+            if named(name).file:
+                _repair_file(path, named(name))
+            _run_all(path, named(name).change.get("undo", ()), machine)
     left = [name for name in present if name not in taken]
     _save_node(path, machine, left)
     _render(path, _with(machine, left))
@@ -268,9 +263,9 @@ def _with(machine: Machine, faults: list[str]) -> Machine:
     for name in faults:
         if name not in BETWEEN:
             machine = named(name).apply(machine)
-        elif change := BETWEEN[name].machine:
+        else:
             machine = deepcopy(machine)
-            change(machine)
+            apply(machine, BETWEEN[name].machine)
     return machine
 
 
@@ -284,7 +279,7 @@ def _write_fabric(directory: Path) -> None:
     for node in nodes(directory):
         if not containers.is_lab(directory):
             (directory / node / "sys" / cluster_faults.FABRIC.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-        _replace(directory / node, cluster_faults.FABRIC, _State(json.dumps(fabric, indent=1) + "\n", 0o644))
+        _replace(directory / node, cluster_faults.FABRIC, (json.dumps(fabric, indent=1) + "\n", 0o644))
 
 
 def _render(node: Path, machine: Machine) -> None:
@@ -298,12 +293,12 @@ def _render(node: Path, machine: Machine) -> None:
 # -- programs of a node ----------------------------------------------------------------------------------------------
 
 
-def _run_all(node: Path, commands: Sequence[Command], machine: Machine) -> None:
-    for command in commands:
+def _run_all(node: Path, commands: Sequence[Sequence[str]], machine: Machine) -> None:
+    for words in commands:
         try:
-            _run(node, *(word.format(machine=machine) for word in command.argv))
+            _run(node, *(fill(machine, word) for word in words if word != "!"))
         except LabError:
-            if not command.fails:
+            if words[0] != "!":
                 raise
 
 
@@ -321,21 +316,21 @@ def _run(node: Path, program: str, *arguments: str) -> str:
 # -- faults of files -------------------------------------------------------------------------------------------------
 
 
-def _break_file(node: Path, name: str, fault: FileFault, machine: Machine) -> None:
-    before = _read(node, fault.path)
-    text = fault.edit(machine, before.text)
-    after = _State(text, None if text is None else fault.mode or before.mode or 0o644)
+def _break_file(node: Path, fault: Fault, machine: Machine) -> None:
+    before = _read(node, fault.file)
+    text = fault.edit(machine, before[0])
+    after = (text, None if text is None else int(fault.change.get("mode", "0"), 8) or before[1] or 0o644)
     if after == before:
-        raise LabError(f"{name} changes nothing: {fault.path} is like that already")
-    _save(node / "backup" / f"{name}.json", {"before": asdict(before), "after": asdict(after)})
-    _replace(node, fault.path, after)
+        raise LabError(f"{fault.name} changes nothing: {fault.file} is like that already")
+    _save(node / "backup" / f"{fault.name}.json", [before, after])
+    _replace(node, fault.file, after)
 
 
-def _repair_file(node: Path, name: str, fault: FileFault) -> None:
-    backup = node / "backup" / f"{name}.json"
-    states = _load(backup)
-    if _read(node, fault.path) == _State(**states["after"]):
-        _replace(node, fault.path, _State(**states["before"]))
+def _repair_file(node: Path, fault: Fault) -> None:
+    backup = node / "backup" / f"{fault.name}.json"
+    before, after = _load(backup)
+    if _read(node, fault.file) == tuple(after):
+        _replace(node, fault.file, before)
     backup.unlink()
 
 
@@ -346,22 +341,22 @@ def _read(node: Path, path: str) -> _State:
         file = node / "sys" / path.lstrip("/")
         content, mode = (file.read_bytes(), file.stat().st_mode & 0o7777) if file.exists() else (None, None)
     # Whatever bytes there are have to come back: JSON keeps what surrogateescape makes of those that are not UTF-8.
-    return _State(None if content is None else content.decode("utf-8", "surrogateescape"), mode)
+    return None if content is None else content.decode("utf-8", "surrogateescape"), mode
 
 
 def _replace(node: Path, path: str, state: _State) -> None:
-    content = None if state.text is None else state.text.encode("utf-8", "surrogateescape")
-    if containers.is_lab(node.parent):
-        Lab(node.parent).replace(node.name, path, content, state.mode)
-        return
+    text, mode = state
+    content = None if text is None else text.encode("utf-8", "surrogateescape")
     file = node / "sys" / path.lstrip("/")
-    if content is None or state.mode is None:
+    if containers.is_lab(node.parent):
+        Lab(node.parent).replace(node.name, path, content, mode)
+    elif content is None or mode is None:
         file.unlink(missing_ok=True)
-        return
-    new = file.with_name(f".{file.name}.lab")
-    new.write_bytes(content)
-    new.chmod(state.mode)
-    new.replace(file)
+    else:
+        new = file.with_name(f".{file.name}.lab")
+        new.write_bytes(content)
+        new.chmod(mode)
+        new.replace(file)
 
 
 # -- the lab's own files ---------------------------------------------------------------------------------------------

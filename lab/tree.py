@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,19 +19,17 @@ from pathlib import Path
 
 from . import (
     container_hosts,
-    firmware,
-    gpu_health,
     kernel_modules,
+    nics,
     nvidia_smi,
     nvl72,
-    optics,
     pci_config,
     qos,
     roce,
 )
 from .machine import Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import DATA, TOOLKIT
-from .toolkit import start
+from .toolkit import udev
 from .toolkit.kernel_node import write as write_file
 
 TOOL = "usr/bin/nvidia-smi"
@@ -85,50 +82,41 @@ class Tree:
             while path not in directories:
                 directories.add(path)
                 path = posixpath.dirname(path).rstrip("/")
-        there = self._prune(base, "", directories) if root.is_dir() else set()
-        for path in sorted(directories - there):
+        self._remove_others(base, directories, contents)
+        for path in sorted(directories):
             os.makedirs(base + path, exist_ok=True)
         for path, content in contents.items():
-            if path in there and _holds(base + path, content):
-                continue
-            target = base + path + (".new" if path in there else "")
-            with open(target, "wb") as stream:
+            place = base + path
+            there = os.path.exists(place)
+            if there:
+                with open(place, "rb") as stream:
+                    if stream.read() == content:
+                        continue
+            with open(place + ".new" if there else place, "wb") as stream:
                 stream.write(content)
-            if path in there:
-                os.replace(target, base + path)
-        for path in self.links.keys() - there:
-            os.symlink(self._target(path), base + path)
+            if there:
+                os.replace(place + ".new", place)
+        for path in self.links:
+            if not os.path.lexists(base + path):
+                os.symlink(self._target(path), base + path)
 
     def _target(self, path: str) -> str:
         return posixpath.relpath(self.links[path], posixpath.dirname(path))
 
-    def _prune(self, base: str, directory: str, directories: set[str]) -> set[str]:
-        """Remove what does not belong below ``directory``; returns what may stay: directories, files, right links."""
-        there = {directory}
-        with os.scandir(base + directory) as entries:
-            found = list(entries)
-        for entry in found:
-            path = f"{directory}/{entry.name}"
-            if entry.is_symlink():
-                belongs = path in self.links and os.readlink(entry.path) == self._target(path)
-            elif entry.is_dir():
-                if path in directories:
-                    there |= self._prune(base, path, directories)
-                    continue
-                shutil.rmtree(entry.path)
-                continue
-            else:
-                belongs = path in self.files or path in self.binaries
-            if belongs:
-                there.add(path)
-            else:
-                os.unlink(entry.path)
-        return there
-
-
-def _holds(path: str, data: bytes) -> bool:
-    with open(path, "rb") as stream:
-        return stream.read() == data
+    def _remove_others(self, base: str, directories: set[str], contents: Mapping[str, bytes]) -> None:
+        """Remove what does not belong here, and links that lead elsewhere."""
+        for folder, below, files in os.walk(base, topdown=False):
+            for name in [*below, *files]:
+                entry = f"{folder}/{name}"
+                path = entry[len(base) :]
+                if os.path.islink(entry):
+                    if path not in self.links or os.readlink(entry) != self._target(path):
+                        os.unlink(entry)
+                elif name in below:
+                    if path not in directories:
+                        os.rmdir(entry)
+                elif path not in contents:
+                    os.unlink(entry)
 
 
 def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
@@ -142,19 +130,17 @@ def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
     write_hardware(machine, hardware_root)
     write_tools(machine, system_root)
     tools = ("/usr/sbin/update-grub", "/usr/bin/sync", FABRIC_MANAGER, *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
-    for tool in (*tools, optics.TOOL, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
+    for tool in (*tools, nics.TOOL, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
         (system_root / tool.lstrip("/")).chmod(0o755)
     kernel_modules.install(machine, system_root)
-    start.main(str(hardware_root), str(system_root))
+    udev.boot(str(hardware_root), str(system_root))
     subprocess.run([system_root / "usr/sbin/update-grub"], capture_output=True, check=True)
 
 
 def write_hardware(machine: Machine, root: Path) -> None:
     """/sys, /proc and /dev. Raises LabError where the directory is not a hardware root but, say, "/"."""
-    strangers = (
-        sorted(path.name for path in root.iterdir() if path.name not in ("sys", "proc", "dev")) if root.is_dir() else []
-    )
-    if strangers:
+    there = root.iterdir() if root.is_dir() else ()
+    if strangers := sorted(path.name for path in there if path.name not in ("sys", "proc", "dev")):
         raise LabError(f"{root} is no hardware root of the lab: it holds {', '.join(strangers[:3])}")
     tree = hardware(machine)
     qos.settle(tree.files, tree.live, str(root))
@@ -202,7 +188,10 @@ def hardware(machine: Machine) -> Tree:
         _netdev(tree, machine, netdev)
     _roce(tree, machine)
     _nodes(tree, machine)
-    _dmi(tree, machine)
+    if machine.dmi is not None:
+        path = "/sys/devices/virtual/dmi/id"
+        tree.add(path, machine.dmi)
+        tree.links["/sys/class/dmi/id"] = path
     for name, version in machine.modules.items():
         values = {"initstate": "live", "refcnt": 0, "version": version, "srcversion": machine.srcversion(name)}
         tree.add(f"/sys/module/{name}", values)
@@ -221,13 +210,6 @@ def _path(machine: Machine, address: str) -> str:
     return "/sys/devices/" + "/".join(machine.chain(address))
 
 
-def _cpus(machine: Machine, numa_node: int) -> str:
-    """CPU list near a device: its node's, or all where no node is known."""
-    if numa_node >= 0:
-        return machine.nodes[numa_node].cpulist
-    return f"0-{_cpu_count(machine) - 1}"
-
-
 def _expand(cpulist: str) -> list[int]:
     bounds = [[int(n) for n in part.split("-")] for part in cpulist.split(",")]
     return [cpu for bound in bounds for cpu in range(bound[0], bound[-1] + 1)]
@@ -238,11 +220,13 @@ def _cpu_count(machine: Machine) -> int:
 
 
 def _function(tree: Tree, machine: Machine, function: Function) -> None:
-    path, cpulist = _path(machine, function.address), _cpus(machine, function.numa_node)
+    path, node = _path(machine, function.address), function.numa_node
+    # Near a device are all CPUs where no node is known.
+    cpulist = machine.nodes[node].cpulist if node >= 0 else f"0-{_cpu_count(machine) - 1}"
     bound = f"DRIVER={function.driver}\n" if function.driver else ""
     tree.fill(path, "function", function=function, cpulist=cpulist, bound=bound)
     virtual = sorted(f.address for f in machine.functions if f.physfn == function.address)
-    values: dict[str, object] = dict(gpu_health.errors(machine, function.address))
+    values: dict[str, object] = dict(nvidia_smi.errors(machine, function.address))
     for name, link in (("current", function.link), ("max", function.max_link)):
         values |= {f"{name}_link_speed": link.speed, f"{name}_link_width": link.width} if link else {}
     tree.add(path, values)
@@ -265,10 +249,8 @@ def _iommu_group(tree: Tree, machine: Machine, function: Function, number: int) 
     """One function each. Translated (lazily, as distributions build it) unless the command line says pass-through."""
     if machine.hypervisor:
         return
-    group = f"/sys/kernel/iommu_groups/{number}"
-    tree.add(
-        group, {"type": "identity" if {"iommu=pt", "iommu.passthrough=1"} & {*machine.cmdline.split()} else "DMA-FQ"}
-    )
+    group, passes = f"/sys/kernel/iommu_groups/{number}", {"iommu=pt", "iommu.passthrough=1"}
+    tree.add(group, {"type": "identity" if passes & {*machine.cmdline.split()} else "DMA-FQ"})
     tree.links[f"{group}/devices/{function.address}"] = _path(machine, function.address)
     tree.links[f"{_path(machine, function.address)}/iommu_group"] = group
 
@@ -282,8 +264,8 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
     tree.links[f"{path}/subsystem"] = "/sys/class/infiniband"
     tree.fill(path, "device", machine=machine, rdma=rdma)
     tree.fill(port, "port", rdma=rdma)
-    tree.add(function, optics.hwmon(machine, rdma))
-    tree.files |= optics.answers(machine, rdma)
+    tree.add(function, nics.hwmon(machine, rdma))
+    tree.files |= nics.answers(machine, rdma)
     if rdma.active_mtu != 4096:
         # Only ibv_devinfo shows it.
         tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
@@ -357,12 +339,11 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
 
 def _roce(tree: Tree, machine: Machine) -> None:
     live = roce.files(machine, lambda netdev: _netdev_path(machine, netdev), lambda address: _path(machine, address))
-    live |= firmware.files(machine)
-    for path, (what, text, fresh) in live.items():
+    for path, (what, text, fresh) in (live | nics.flash_files(machine)).items():
         tree.files[path], tree.live[path] = text, (what, fresh)
-    tree.files |= roce.described(machine) | firmware.described(machine)
-    for directory, values in roce.processes(machine).items():
-        tree.add(directory, values)
+    tree.files |= roce.described(machine)
+    if machine.lldpad:
+        tree.add(f"/proc/{qos.LLDPAD}", {"comm": "lldpad", "cmdline": "/usr/sbin/lldpad -t"})
 
 
 def _nodes(tree: Tree, machine: Machine) -> None:
@@ -374,13 +355,6 @@ def _nodes(tree: Tree, machine: Machine) -> None:
         distance = " ".join("10" if other is node else "21" for other in machine.nodes)
         path = f"{base}/node/node{node.number}"
         tree.fill(path, "node", node=node, distance=distance)
-
-
-def _dmi(tree: Tree, machine: Machine) -> None:
-    if machine.dmi is not None:
-        path = "/sys/devices/virtual/dmi/id"
-        tree.add(path, dict(machine.dmi))
-        tree.links["/sys/class/dmi/id"] = path
 
 
 def _proc(tree: Tree, machine: Machine) -> None:
@@ -398,7 +372,7 @@ def _proc(tree: Tree, machine: Machine) -> None:
     tree.add("/proc/sys/kernel", {"osrelease": machine.kernel, "hostname": machine.hostname})
     tree.fill("/proc/2811", "limits", memlock=machine.slurmd_memlock)
     shm = f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"
-    tree.files |= container_hosts.processes(machine) | gpu_health.hardware(machine) | nvl72.hardware(machine)
+    tree.files |= container_hosts.processes(machine) | nvidia_smi.hardware(machine) | nvl72.hardware(machine)
     tree.add("/proc", {"mounts": "\n".join([shm, *machine.mounts])})
 
 
@@ -460,9 +434,9 @@ def system(machine: Machine) -> Tree:
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
             FABRIC_MANAGER: (TOOLKIT / "nv-fabricmanager").read_text(),
-            optics.TOOL: (TOOLKIT / "mlxlink").read_text(),
+            nics.TOOL: (TOOLKIT / "mlxlink").read_text(),
             **(
-                {} if machine.nvlink_domain else {f"{UNITS}/{gpu_health.UNIT}": (TOOLKIT / gpu_health.UNIT).read_text()}
+                {} if machine.nvlink_domain else {f"{UNITS}/{nvidia_smi.UNIT}": (TOOLKIT / nvidia_smi.UNIT).read_text()}
             ),
             # What it would sync is the machine that the tree is on.
             "/usr/bin/sync": "#!/bin/sh\nexit 0\n",
@@ -476,7 +450,7 @@ def system(machine: Machine) -> Tree:
         },
         links={
             f"/etc/systemd/system/multi-user.target.wants/{unit}": f"{UNITS}/{unit}"
-            for unit in (nvl72.UNIT if machine.nvlink_domain else gpu_health.UNIT,)
+            for unit in (nvl72.UNIT if machine.nvlink_domain else nvidia_smi.UNIT,)
         },
         directories=[
             "/root",

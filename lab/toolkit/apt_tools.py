@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """dpkg-query, apt-mark and apt-get of a node that is a directory tree, each by the name that it is called by.
 
-A tree has dpkg's list of packages, and the stand-ins of the lab's repository as one file for each release
-(packages.json) in place of .deb files. Of their scripts only what DKMS builds is run: the others are for systemd, which
-would be that of the machine that the tree is on. Containers have the real tools. Stands alone, Python 3.9.
+A tree has dpkg's list of packages, and the lab's repository as one file for each release (packages.json: name ->
+control) in place of .deb files. What is installed is in that list, and nothing else changes: files, scripts and what
+DKMS builds are for containers, which have the real tools. Stands alone, Python 3.9.
 """
 
 from __future__ import annotations
@@ -13,141 +13,100 @@ from __future__ import annotations
 import glob
 import json
 import os
-import subprocess
 import sys
-from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0]))))
 STATUS = os.path.join(ROOT, "var/lib/dpkg/status")
 SOURCES = os.path.join(ROOT, "etc/apt/sources.list.d/*.sources")
-_LETTERS = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}
-_STATES = {"installed": "i", "config-files": "c", "not-installed": "n", "half-configured": "F", "unpacked": "U"}
+_LETTERS = {"install": "i", "hold": "h", "deinstall": "r"}
+Stanza = dict[str, str]
 
 
-def stanzas() -> list[list[str]]:
-    try:
-        with open(STATUS, encoding="utf-8") as stream:
-            return [part.splitlines() for part in stream.read().split("\n\n") if part.strip()]
-    except FileNotFoundError:
-        return []
+def parse(text: str) -> Stanza:
+    """Fields, with the lines that go on."""
+    found: Stanza = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith(" "):
+            found[name] += f"\n{line}"
+        else:
+            name, _colon, found[name] = line.partition(": ")
+    return found
 
 
-def fields(stanza: list[str]) -> dict[str, str]:
-    pairs = (line.partition(": ") for line in stanza if not line.startswith(" "))
-    return {name: value for name, _colon, value in pairs}
+def read() -> dict[str, Stanza]:
+    """Package -> what dpkg knows of it."""
+    if not os.path.exists(STATUS):
+        return {}
+    with open(STATUS, encoding="utf-8") as stream:
+        stanzas = [parse(part) for part in stream.read().split("\n\n") if part.strip()]
+    return {stanza["Package"]: stanza for stanza in stanzas}
+
+
+def save(packages: dict[str, Stanza]) -> int:
+    with open(STATUS + ".new", "w", encoding="utf-8") as stream:
+        for stanza in packages.values():
+            stream.write("".join(f"{name}: {value}\n" for name, value in stanza.items()) + "\n")
+    os.replace(STATUS + ".new", STATUS)
+    return 0
 
 
 def dpkg_query(arguments: list[str]) -> int:
-    shown = next((a.partition("=")[2] for a in arguments if a.startswith("--showformat=")), "${Package}\t${Version}\n")
-    for stanza in stanzas():
-        known = fields(stanza)
-        want, _ok, state = known["Status"].split()
-        text = shown.replace("${db:Status-Abbrev}", _LETTERS[want] + _STATES[state] + " ")
-        text = text.replace("${Package}", known["Package"]).replace("${Version}", known.get("Version", ""))
-        sys.stdout.write(text.replace("\\n", "\n").replace("\\t", "\t"))
+    """What the suite asks for: --showformat=${db:Status-Abbrev}\\t${Package}\\t${Version}\\n."""
+    for name, stanza in read().items():
+        want, _ok, state = stanza["Status"].split()
+        print(f"{_LETTERS[want]}{state[0]} ", name, stanza.get("Version", ""), sep="\t")
     return 0
 
 
 def apt_mark(arguments: list[str]) -> int:
     """hold and unhold."""
-    action, names = arguments[0], arguments[1:]
-    found = stanzas()
-    known = {fields(stanza)["Package"] for stanza in found}
-    for name in names:
-        if name not in known:
-            print(f"E: Unable to locate package {name}", file=sys.stderr)
-            return 100
-    word = "hold" if action == "hold" else "install"
-    for stanza in found:
-        if fields(stanza)["Package"] in names:
-            line = next(n for n, text in enumerate(stanza) if text.startswith("Status: "))
-            stanza[line] = " ".join(["Status:", word, *stanza[line].split()[2:]])
-    save(found)
-    return 0
+    packages = read()
+    for name in arguments[1:]:
+        packages[name]["Status"] = f"{'hold' if arguments[0] == 'hold' else 'install'} ok installed"
+    return save(packages)
 
 
-def save(found: list[list[str]]) -> None:
-    with open(STATUS + ".new", "w", encoding="utf-8") as stream:
-        stream.write("".join("\n".join(stanza) + "\n\n" for stanza in found))
-    os.replace(STATUS + ".new", STATUS)
-
-
-def offered() -> dict[str, dict[str, Any]]:
-    """Name -> package, of the repositories that sources.list.d names: file:RELEASE/DISTRIBUTION/ARCHITECTURE."""
-    pool: dict[str, dict[str, Any]] = {}
+def offered() -> dict[str, Stanza]:
+    """Packages of the repositories that sources.list.d names: file:RELEASE/DISTRIBUTION/ARCHITECTURE."""
+    pool: dict[str, Stanza] = {}
     for source in sorted(glob.glob(SOURCES)):
         with open(source, encoding="utf-8") as stream:
             places = [line.partition("file:")[2].strip() for line in stream if line.startswith("URIs: file:")]
         for place in places:
             release = os.path.dirname(os.path.dirname(os.path.normpath(place)))
             with open(ROOT + os.path.join(release, "packages.json"), encoding="utf-8") as stream:
-                pool.update(json.load(stream))
+                pool.update((name, parse(control)) for name, control in json.load(stream).items())
     return pool
 
 
-def chosen(names: list[str], pool: dict[str, dict[str, Any]], known: dict[str, str]) -> list[dict[str, Any]]:
-    """The packages of these names after those that they depend on and that are not there. KeyError: there is none."""
-    found: list[dict[str, Any]] = []
+def install(names: list[str], packages: dict[str, Stanza], pool: dict[str, Stanza]) -> None:
+    """Each after those that it depends on and that are not there. KeyError: there is none."""
     for name in names:
-        package = pool[name]
-        for depend in filter(None, package["depends"].split(", ")):
+        for depend in filter(None, pool[name].get("Depends", "").split(", ")):
             needed, _sign, version = depend.rstrip(")").partition(" (= ")
-            if known.get(needed) != version:
-                found += chosen([needed], pool, known)
-        found.append(package)
-    return found
-
-
-def install(names: list[str]) -> int:
-    status = {fields(stanza)["Package"]: stanza for stanza in stanzas()}
-    known = {name: fields(stanza).get("Version", "") for name, stanza in status.items()}
-    try:
-        packages = chosen(names, offered(), known)
-    except KeyError as error:
-        print(f"E: Unable to locate package {error.args[0]}", file=sys.stderr)
-        return 100
-    for package in packages:
-        for path, (mode, text) in package["files"].items():
-            os.makedirs(os.path.dirname(ROOT + path), exist_ok=True)
-            with open(ROOT + path, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.chmod(ROOT + path, mode)
-        first, *rest = package["control"].splitlines()
-        name = first.partition(": ")[2]
+            if packages.get(needed, {}).get("Version") != version:
+                install([needed], packages, pool)
         # What is held stays held, also in another version.
-        want = fields(status[name])["Status"].split()[0] if name in status else "install"
-        status[name] = [first, f"Status: {want} ok installed", *rest]
-        save(list(status.values()))
-        if package["dkms"] and subprocess.run([f"{ROOT}/usr/lib/dkms/common.postinst", *package["dkms"]]).returncode:
-            print("E: Sub-process /usr/bin/dpkg returned an error code (1)", file=sys.stderr)
-            return 100
-    return 0
-
-
-def purge(names: list[str]) -> int:
-    """Only packages that have put nothing on the node."""
-    pool = offered()
-    for name in names:
-        if name in pool and pool[name]["files"]:
-            print(f"E: {name} cannot be removed from a node that is a directory (simulated)", file=sys.stderr)
-            return 100
-    save([stanza for stanza in stanzas() if fields(stanza)["Package"] not in names])
-    return 0
+        want = packages[name]["Status"].split()[0] if name in packages else "install"
+        packages[name] = {"Package": name, "Status": f"{want} ok installed", **pool[name]}
 
 
 def apt_get(arguments: list[str]) -> int:
-    action = next((n for n, a in enumerate(arguments) if a in ("update", "install", "purge")), len(arguments))
-    if arguments[action:] == ["update"]:
-        print("Reading package lists...")
-        return 0
-    work = purge if arguments[action] == "purge" else install
-    return work(arguments[action + 1 :])
-
-
-def main() -> int:
-    tools = {"dpkg-query": dpkg_query, "apt-mark": apt_mark, "apt-get": apt_get}
-    return tools[os.path.basename(sys.argv[0])](sys.argv[1:])
+    """update, install and purge."""
+    place = next(n for n, argument in enumerate(arguments) if argument in ("update", "install", "purge"))
+    action, names, packages = arguments[place], arguments[place + 1 :], read()
+    if action == "purge":
+        packages = {name: stanza for name, stanza in packages.items() if name not in names}
+    try:
+        if action == "install":
+            install(names, packages, offered())
+    except KeyError as error:
+        print(f"E: Unable to locate package {error.args[0]}", file=sys.stderr)
+        return 100
+    return save(packages)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tools = {"dpkg-query": dpkg_query, "apt-mark": apt_mark, "apt-get": apt_get}
+    sys.exit(tools[os.path.basename(sys.argv[0])](sys.argv[1:]))

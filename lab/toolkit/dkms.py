@@ -31,10 +31,6 @@ def dkms_conf(name: str, version: str, modules: str, depends: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _die(code: int, *said: str) -> Stop:
-    return Stop(code, "Error! " + said[0], *said[1:])
-
-
 class Module:
     """One name and version that dkms knows, or is to know."""
 
@@ -77,10 +73,10 @@ class Module:
         active = link.is_symlink() and os.readlink(link) == f"{self.version}/{kernel}/{ARCH}"
         return active and self.built(kernel)
 
-    def status(self, wanted: str) -> list[str]:
-        """Lines of `dkms status`; wanted: a kernel, "" for all."""
+    def status(self) -> list[str]:
+        """Lines of `dkms status`."""
         lines, title = [], f"{self.name}/{self.version}"
-        for kernel in [kernel for kernel in self.kernels if wanted in ("", kernel)]:
+        for kernel in self.kernels:
             state = "built"
             if self.installed(kernel):
                 state = "installed"
@@ -93,13 +89,7 @@ class Module:
         return lines or [f"{title}: added"]
 
     def add(self) -> None:
-        source = f"/usr/src/{self.name}-{self.version}"
-        if self.added:
-            again = "You cannot add the same module/version combo more than once."
-            raise _die(3, f"DKMS tree already contains: {self.name}-{self.version}", again)
-        if not self.node.path(source).is_dir():
-            raise _die(2, "Could not find module source directory.", f"Directory: {source} does not exist.")
-        self.node.link(f"{TREE}/{self.name}/{self.version}/source", source)
+        self.node.link(f"{TREE}/{self.name}/{self.version}/source", f"/usr/src/{self.name}-{self.version}")
 
     def build(self, kernel: str) -> None:
         if self.built(kernel):
@@ -108,25 +98,18 @@ class Module:
             self._remove_build(kernel)
         if not self.added:
             self.add()
-        where = f"{self.name}/{self.version} for kernel {kernel} ({ARCH})"
         place = f"/lib/modules/{kernel}/build"
         if not self.node.path(f"{place}/include").exists():
-            missing = (
-                f"Your kernel headers for kernel {kernel} cannot be found at {place} or /lib/modules/{kernel}/source."
-            )
-            package = f"Please install the linux-headers-{kernel} package or use the --kernelsourcedir option"
-            raise _die(21, missing, f"{package} to tell DKMS where it's located.")
+            raise Stop(21, f"Error! Your kernel headers for kernel {kernel} cannot be found at {place}.")
         if self.needed and not any(m.installed(kernel) for m in modules(self.node) if m.name == self.needed):
-            missing = f"Aborting build of module {where} due to missing BUILD_DEPENDS: {self.needed}."
-            raise _die(13, missing, "You may override by specifying --force.")
+            raise Stop(13, f"Error! Aborting build of module {self.name} due to missing BUILD_DEPENDS: {self.needed}.")
         title = f"DKMS make.log for {self.name}-{self.version} for kernel {kernel} ({ARCH})"
         shutil.rmtree(self.folder / "build", ignore_errors=True)
         headers = f"/usr/src/linux-headers-{kernel}"
         if not self.node.path(f"{headers}/Makefile").is_file():
             failed = f"{title}\nmake[1]: *** {headers}: No rule to make target 'modules'.  Stop.\n"
             write(self.folder / "build/make.log", failed)
-            log = f"Consult {TREE}/{self.name}/{self.version}/build/make.log for more information."
-            raise _die(10, f"Bad return status for module build on kernel: {kernel} ({ARCH})", log)
+            raise Stop(10, f"Error! Bad return status for module build on kernel: {kernel} ({ARCH})")
         self._compile(kernel)
         write(self._of(kernel) / "log/make.log", f"{title}\n")
 
@@ -138,11 +121,8 @@ class Module:
         for name, version, depends, imports, exports in self._lines():
             # A symbol that no header declares is left out: that is how nvidia_peermem comes to be of no use.
             found = {symbol: declared[symbol] for symbol in split(imports) if symbol in declared}
-            source, needs = (
-                f"{self.name}-{self.version}",
-                [*split(depends), *(module for _crc, module in found.values())],
-            )
-            ko = make_ko(name, kernel, version, source, needs)
+            needs = [*split(depends), *(module for _crc, module in found.values())]
+            ko = make_ko(name, kernel, version, f"{self.name}-{self.version}", needs)
             ko.crcs = {symbol: code for symbol, (code, _module) in found.items()}
             ko.exports = split(exports)
             write(self._of(kernel) / "module" / f"{name}.ko", ko.text())
@@ -169,9 +149,6 @@ class Module:
         # As dkms has it: what is built already is not built again here, not even with --force.
         if not self.built(kernel):
             self.build(kernel)
-        if not self.node.path(f"/lib/modules/{kernel}").is_dir():
-            nowhere = "You cannot install a module onto a non-existant kernel."
-            raise _die(6, f"The directory /lib/modules/{kernel} doesn't exist.", nowhere)
         for line in self._lines():
             text = (self._of(kernel) / "module" / f"{line[0]}.ko").read_text()
             write(self.node.path(f"/lib/modules/{kernel}/updates/dkms/{line[0]}.ko"), text)
@@ -191,16 +168,14 @@ class Module:
         self._active(kernel).unlink()
         self.node.depmod(kernel)
 
-    def remove(self, kernels: list[str]) -> None:
-        """Remove what is built for these kernels, and all of it where nothing is left."""
-        for kernel in kernels:
+    def remove(self) -> None:
+        """Remove it with all that is built."""
+        for kernel in self.kernels:
             self.uninstall(kernel)
-            if self.built(kernel):
-                self._remove_build(kernel)
-        if not self.kernels:
-            shutil.rmtree(self.folder)
-            if not any(self.folder.parent.iterdir()):
-                self.folder.parent.rmdir()
+            self._remove_build(kernel)
+        shutil.rmtree(self.folder)
+        if not any(self.folder.parent.iterdir()):
+            self.folder.parent.rmdir()
 
 
 def modules(node: Node) -> list[Module]:
@@ -211,24 +186,18 @@ def modules(node: Node) -> list[Module]:
 
 def dkms(node: Node, argv: list[str]) -> None:
     """Raises getopt.GetoptError and Stop."""
-    given, words = getopt.gnu_getopt(argv, "m:v:k:a:j:q", ["force", "all", "quiet", "no-depmod", "no-initrd"])
+    given, words = getopt.gnu_getopt(argv, "m:v:k:", ["force", "all"])
     values = dict(given)
     action, combo = words[0], words[1] if words[1:] else values.get("-m", "")
-    name, _, version = combo.partition("/")
-    version, kernel = version or values.get("-v", ""), values.get("-k", "").partition("/")[0]
     if action == "status":
-        found = [m for m in modules(node) if (name or m.name, version or m.version) == (m.name, m.version)]
-        print("".join(f"{line}\n" for module in found for line in module.status(kernel)), end="")
+        print("".join(f"{line}\n" for module in modules(node) for line in module.status()), end="")
         return
-    module = Module(node, name, version, "--force" in values)
-    if action == "remove" and not module.added:
-        raise _die(3, f"The module/version combo: {name}-{version} is not located in the DKMS tree.")
-    kernels = module.kernels if "--all" in values else [kernel or node.kernel()]
-    if action == "remove":
-        module.remove(kernels)
-        return
-    for each in kernels:
-        {"build": module.build, "install": module.install}[action](each)
+    name, _, version = combo.partition("/")
+    module = Module(node, name, version or values["-v"], "--force" in values)
+    if action != "remove":
+        {"build": module.build, "install": module.install}[action](values.get("-k") or node.kernel())
+    elif module.added:
+        module.remove()
 
 
 def common_postinst(node: Node, argv: list[str]) -> None:
@@ -236,7 +205,7 @@ def common_postinst(node: Node, argv: list[str]) -> None:
     name, version = argv[:2]
     module = Module(node, name, version)
     if module.added:
-        module.remove(module.kernels)
+        module.remove()
     module.add()
     running, kernels = node.running(), node.kernels()
     if running in kernels:

@@ -8,11 +8,13 @@ shell that runs this one (ethtool) gives it again as long as nothing has happene
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 
 from .. import qos
 from ..qos import Port
+from .nccl_model.pcie import read
 from .perftest_tools import traffic
 from .roce_program import Stop
 
@@ -33,30 +35,17 @@ def main(root: str, system: str, netdev: str) -> int:
     # Of InfiniBand there is no priority, and nothing of a RoCE port's settings.
     port = qos.load(root, qos.state_path(address)) if os.path.exists(state) else Port()
     counts = counters(port)
-    for more in (_model(model), traffic(system, address)):
+    for more in (json.loads(read(model) or "{}"), traffic(system, address)):
         for name, count in more.items():
             counts[name] = counts.get(name, 0) + count
     text = "NIC statistics:\n" + "".join(f"     {name}: {count}\n" for name, count in counts.items())
     print(text, end="")
-    _keep(f"{system}/usr/share/busbar-lab/roce/statistics/{netdev}", text)
+    stored = f"{system}/usr/share/busbar-lab/roce/statistics/{netdev}"
+    # A node that may not be written to is asked anew each time.
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(stored), exist_ok=True)
+        qos.replace(stored, text)
     return 0
-
-
-def _model(path: str) -> dict[str, int]:
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as stream:
-        found: dict[str, int] = json.load(stream)
-    return found
-
-
-def _keep(path: str, text: str) -> None:
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        qos.replace(path, text)
-    except OSError:
-        # A node that may not be written to is asked anew each time.
-        return
 
 
 def counters(port: Port) -> dict[str, int]:

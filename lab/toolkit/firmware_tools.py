@@ -1,9 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""mstconfig and mstflint of a simulated node, also by NVIDIA's names: with the real ones' words and codes.
+"""mstconfig and mstflint of a simulated node, with the real ones' words and codes, as Busbar calls them.
 
-mstconfig prints its errors to stdout and ends with 3 (2 where nobody says yes), mstflint with 1. Written from the
-sources of mstflint (mlxconfig/mlxcfg_ui.cpp, flint/subcommands.cpp); Debian's 4.21 was run for its arguments.
+mstconfig -d CARD -e query NAME ..., mstconfig -d CARD -y set NAME=VALUE ..., mstflint -d CARD query. mstconfig prints
+its errors to stdout and ends with 3, mstflint with 1. Written from the sources of mstflint (mlxconfig/mlxcfg_ui.cpp,
+flint/subcommands.cpp).
 
 Each card is a file of CARDS by the address of its first function: what it is, and of its settings "NAME default", "NAME
 current", "NAME next" and more. A setting counts from the next reset on that its ``needs`` names: "reset" (of the card),
@@ -12,22 +13,21 @@ current", "NAME next" and more. A setting counts from the next reset on that its
 
 from __future__ import annotations
 
+import getopt
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict, cast
 
+from .. import qos
 from .roce_program import Stop, read
 
-CARDS = "/sys/kernel/busbar-lab/firmware"
-NODE = f"{CARDS}/node"  # release of the tools, and whether this is a virtual machine
-NAMES = {"mlxconfig": "mstconfig", "flint": "mstflint"}
-COMMANDS = {"q": "query", "s": "set", "r": "reset", "i": "show_confs"}
+CARDS = f"{qos.STATE}/firmware"
 SPENT = {"reset": ("reset",), "reboot": ("reset", "reboot"), "power": ("reset", "reboot", "power")}
-
-
 Value = int | str | None
 Column = Literal["default", "current", "next"]
+_HEADERS: dict[Column, str] = {"default": "Default", "current": "Current", "next": "Next Boot"}
+_WIDTH = 33
 
 
 class Setting(TypedDict, total=False):
@@ -43,7 +43,10 @@ class Setting(TypedDict, total=False):
 
 
 class Card(TypedDict, total=False):
-    """flash, running: version of the image.   functions: PCI addresses.   refuses: why it takes no setting."""
+    """flash, running: version of the image.   functions: PCI addresses.   refuses: why it takes no setting.
+
+    silent: it does not answer.   next_only: its firmware tells nothing but what the next boot has.
+    """
 
     settings: dict[str, Setting]
     type: str
@@ -56,49 +59,57 @@ class Card(TypedDict, total=False):
     refuses: str
 
 
-class State(TypedDict):
-    """cards: by address."""
-
-    cards: dict[str, Card]
-    release: str
-    virtual: bool
+Cards = dict[str, Card]
 
 
 def main(argv: Sequence[str], root: str) -> int:
     """``root``: the hardware root of the node."""
-    name, arguments = os.path.basename(argv[0]), list(argv[1:])
-    tools = {"mstconfig": mstconfig, "mstflint": mstflint}
+    name, *arguments = argv
+    cards = load(root)
     try:
-        return tools[NAMES.get(name, name)](root, arguments)
+        given, words = getopt.getopt(arguments, "d:ey")
+        address = dict(given)["-d"]
+        card = _card(cards, address)
+        if os.path.basename(name) == "mstflint":
+            _show_image(card, address)
+        elif card is None:
+            raise Stop(3, "-E- Failed to open the device")
+        elif words[0] == "set":
+            _set(root, cards, card, words[1:])
+        else:
+            _query(card, dict(given), words[1:])
     except Stop as stop:
-        for line in stop.said:
-            print(line)
+        print("\n".join(stop.said))
         return stop.code
+    return 0
 
 
-def load(root: str) -> State:
-    state = cast("State", {"cards": {}, **json.loads(read(root + NODE))})
-    for file in sorted(os.listdir(root + CARDS)):
-        if file.endswith(".json"):
-            settings: dict[str, dict[str, object]] = {}
-            card: dict[str, object] = {"settings": settings}
-            for key, value in json.loads(read(f"{root}{CARDS}/{file}")).items():
-                name, _, of_setting = key.partition(" ")
-                if of_setting:
-                    settings.setdefault(name, {})[of_setting] = value
-                else:
-                    card[name] = value
-            state["cards"][file[: -len(".json")]] = cast("Card", card)
-    return state
+def load(root: str) -> Cards:
+    """Return the cards by their addresses."""
+    cards: Cards = {}
+    for file in sorted(os.listdir(root + CARDS)) if os.path.isdir(root + CARDS) else ():
+        if not file.endswith(".json"):
+            continue
+        settings: dict[str, dict[str, object]] = {}
+        card: dict[str, object] = {"settings": settings}
+        for key, value in json.loads(read(f"{root}{CARDS}/{file}")).items():
+            name, _, of_setting = key.partition(" ")
+            if of_setting:
+                settings.setdefault(name, {})[of_setting] = value
+            else:
+                card[name] = value
+        cards[file.removesuffix(".json")] = cast("Card", card)
+    return cards
 
 
-def save(root: str, state: State) -> None:
+def save(root: str, cards: Mapping[str, Card]) -> None:
     """The old state of a card or its new one, whoever is killed when."""
-    for address, card in state["cards"].items():
+    os.makedirs(root + CARDS, exist_ok=True)
+    for address, card in cards.items():
         text = card_text(card)
         path = f"{root}{CARDS}/{address}.json"
         if not os.path.exists(path) or read(path) != text.strip():
-            _put(path, text)
+            qos.replace(path, text)
 
 
 def card_text(card: Card) -> str:
@@ -108,84 +119,24 @@ def card_text(card: Card) -> str:
     return json.dumps(told, sort_keys=True) + "\n"
 
 
-def _put(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path + ".new", "w", encoding="utf-8") as stream:
-        stream.write(text)
-    os.replace(path + ".new", path)
-
-
 def spend(root: str, what: str) -> None:
     """The node is rebooted ("reboot") or was off ("power"): all cards load what waits for that."""
-    state = load(root)
-    for card in state["cards"].values():
-        _spend(card, what)
-    save(root, state)
+    cards = load(root)
+    for card in cards.values():
+        for setting in card["settings"].values():
+            if setting.get("needs", "reset") in SPENT[what]:
+                setting["current"] = setting["next"]
+        card["running"] = card["flash"]
+    save(root, cards)
 
 
-def _spend(card: Card, what: str) -> None:
-    for setting in card["settings"].values():
-        if setting.get("needs", "reset") in SPENT[what]:
-            setting["current"] = setting["next"]
-    card["running"] = card["flash"]
+def _card(cards: Mapping[str, Card], address: str) -> Card | None:
+    """Each of its functions will do. None of one that is not there, or does not answer."""
+    found = (card for card in cards.values() if address in card["functions"] and not card.get("silent"))
+    return next(found, None)
 
 
-def _card(state: State, address: str) -> Card | None:
-    """Each of its functions will do, with or without the domain. None of one that is not there, or does not answer."""
-    for card in state["cards"].values():
-        if not card.get("silent") and (address in card["functions"] or "0000:" + address in card["functions"]):
-            return card
-    return None
-
-
-# -- mstconfig -------------------------------------------------------------------------------------------------------
-
-
-_NO_ARGUMENT = {"-d": "-E- missing device name"}
-_SHORT = {"--dev": "-d", "--enable_verbosity": "-e", "--yes": "-y"}
-
-
-def _invalid(word: str) -> Stop:
-    return Stop(3, f"-E- invalid argument: {word}", "    NAME:", "        mstconfig")
-
-
-def mstconfig(root: str, arguments: list[str]) -> int:
-    state, options, words = load(root), {}, list(arguments)
-    old = state["release"] == "old"
-    if words[:1] in (["-v"], ["--version"]):
-        print(f"mstconfig, mstflint {'4.21.0' if old else '4.31.0'}, Git SHA Hash: N/A")
-        return 0
-    while words and words[0].startswith("-"):
-        word = words.pop(0)
-        option = _SHORT.get(word, word)
-        if option not in ("-d", "-e", "-y"):
-            raise _invalid(word)
-        if option in _NO_ARGUMENT and not words:
-            raise Stop(3, _NO_ARGUMENT[option])
-        options[option] = words.pop(0) if option in _NO_ARGUMENT else ""
-    if not words:
-        raise Stop(3, "-E- No command found. For more information please read the help message:")
-    command, *words = words
-    command_ = COMMANDS.get(command, command)
-    if command_ not in ("query", "set"):
-        raise _invalid(command)
-    if command_ == "set":
-        if not words:
-            raise Stop(3, "-E- missing configuration arguments. For more information please run mstconfig -h|--help.")
-        for word in words:
-            if word.count("=") != 1:
-                raise Stop(3, f"-E- Invalid Configuration argument {word}", "    NAME:", "        mstconfig")
-    card = _card(state, options.get("-d", ""))
-    if card is None:
-        raise Stop(3, "-E- Failed to open the device" if "-d" in options else "-E- Failed to get devices.")
-    return (
-        _query(state["release"], card, options, words)
-        if command_ == "query"
-        else _set(root, state, card, options, words)
-    )
-
-
-def _shown(card: Card, names: list[str]) -> dict[str, Setting]:
+def _shown(card: Card, names: Sequence[str]) -> dict[str, Setting]:
     visible = {name: one for name, one in card["settings"].items() if not one.get("hidden")}
     for name in names:
         if name not in visible:
@@ -193,42 +144,30 @@ def _shown(card: Card, names: list[str]) -> dict[str, Setting]:
     return {name: visible[name] for name in names or visible}
 
 
-def _query(release: str, card: Card, options: dict[str, str], names: list[str]) -> int:
+def _query(card: Card, options: Mapping[str, str], names: Sequence[str]) -> None:
     told = "-e" in options and not card.get("next_only")
     settings = _shown(card, names)
     columns: tuple[Column, ...] = ("default", "current", "next") if told else ("next",)
-    width = 20 if release == "new" else 16
     print("\nDevice #1:\n----------\n")
     for label, text in (("Device type:", card["type"]), ("Name:", "N/A"), ("Device:", options["-d"])):
-        print(f"{label:<{width}}{text:<{width}}")
-    _table(release, settings, columns)
+        print(f"{label:<20}{text:<20}")
+    _table(settings, columns)
     if told and any(len({setting[column] for column in columns}) > 1 for setting in settings.values()):
         print("The '*' shows parameters with next value different from default/current value.")
     if any(setting.get("read_only") for setting in settings.values()):
         print("\nThe 'RO' shows parameters which are for read only and cannot be changed")
     if "-e" in options and not told:
         print("Device Firmware does not support reading default and current configurations")
-    return 0
 
 
-_HEADERS: dict[Column, str] = {"default": "Default", "current": "Current", "next": "Next Boot"}
-
-
-def _table(release: str, settings: dict[str, Setting], columns: tuple[Column, ...]) -> None:
-    if release == "new":
-        width, form = 33, "{mark}{only}     {name:<48}"
-        print(f"\n{'Configurations:':<56}" + " ".join(f"{_HEADERS[column]:<{width}}" for column in columns))
-    else:
-        width, form = 16, "{mark}        {name:<36}"
-        places = (36, 16, 18) if len(columns) == 3 else (38,)
-        heads = (f"{_HEADERS[column]:>{place}}" for column, place in zip(columns, places, strict=True))
-        print(f"\n{'Configurations:':<16}{''.join(heads)}")
+def _table(settings: Mapping[str, Setting], columns: Sequence[Column]) -> None:
+    print(f"\n{'Configurations:':<56}" + " ".join(f"{_HEADERS[column]:<{_WIDTH}}" for column in columns))
     for name, one in settings.items():
         mark = "*" if any(one["next"] != one[column] for column in columns) else " "
-        values = [f"{_text(one, one[column]):<{width}}" for column in columns]
+        values = [f"{_text(one, one[column]):<{_WIDTH}}" for column in columns]
         # A value that fills its column is kept from the next one by a blank.
-        row = "".join(f"{value} " if len(value) > width or value[-1] != " " else value for value in values)
-        print(form.format(mark=mark, only="RO" if one.get("read_only") else "  ", name=name) + row)
+        row = "".join(f"{value} " if value[-1] != " " else value for value in values)
+        print(f"{mark}{'RO' if one.get('read_only') else '  '}     {name:<48}{row}")
 
 
 def _text(setting: Setting, value: Value) -> str:
@@ -238,45 +177,28 @@ def _text(setting: Setting, value: Value) -> str:
     return f"{word}({value})" if word is not None else str(value)
 
 
-def _set(root: str, state: State, card: Card, options: dict[str, str], words: list[str]) -> int:
+def _set(root: str, cards: Mapping[str, Card], card: Card, words: Sequence[str]) -> None:
     asked = dict(word.split("=") for word in words)
     settings = _shown(card, list(asked))
     values: dict[str, int] = {}
     for name, text in asked.items():
-        one = settings[name]
-        if one.get("read_only"):
-            raise Stop(3, f"-E- Operation is not supported (Read only TLV: {name.lower()})")
-        of_words = {word.lower(): int(number) for number, word in one.get("words", {}).items()}
+        numbers = {word.lower(): int(number) for number, word in settings[name].get("words", {}).items()}
         try:
-            values[name] = of_words[text.lower()] if text.lower() in of_words else int(text, 0)
+            values[name] = numbers[text.lower()] if text.lower() in numbers else int(text, 0)
         except ValueError as error:
             raise Stop(3, f"-E- Failed to parse {name}={text}") from error
-        if one.get("words") and str(values[name]) not in one["words"]:
-            raise Stop(3, f"-E- Failed to parse {name}={text}")
-    _table(state["release"], settings, ("next",))
-    if "-y" not in options:
-        print("\n Apply new Configuration? (y/n) [n] : n")
-        raise Stop(2, "-E- Aborted by user.")
+    _table(settings, ("next",))
     print("\n Apply new Configuration? (y/n) [n] : y")
     if card.get("refuses"):
-        raise Stop(3, "Applying... Failed!", "-E- Failed to set configuration: " + str(card["refuses"]))
+        raise Stop(3, "Applying... Failed!", "-E- Failed to set configuration: " + card["refuses"])
     for name, value in values.items():
         card["settings"][name]["next"] = value
         # The card takes one after the other.
-        save(root, state)
+        save(root, cards)
     print("Applying... Done!\n-I- Please reboot machine to load new configurations.")
-    return 0
 
 
-# -- mstflint --------------------------------------------------------------------------------------------------------
-
-
-def mstflint(root: str, arguments: list[str]) -> int:
-    if arguments in (["-v"], ["--version"]):
-        print("mstflint, mstflint 4.31.0, Git SHA Hash: N/A")
-        return 0
-    address = arguments[1]
-    card = _card(load(root), address)
+def _show_image(card: Card | None, address: str) -> None:
     if card is None:
         raise Stop(1, f"-E- Cannot open Device: {address}. No such file or directory. MFE_CR_ERROR")
     fields = {"Image type": "FS4", "FW Version": card["flash"]}
@@ -284,4 +206,3 @@ def mstflint(root: str, arguments: list[str]) -> int:
     fields |= {"FW Release Date": "10.11.2024", "Description": "UID                GuidsNumber"}
     for name, value in {**fields, "PSID": card["psid"], "Security Attributes": "secure-fw"}.items():
         print(f"{name + ':':<23}{value}")
-    return 0

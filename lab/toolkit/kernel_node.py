@@ -9,15 +9,14 @@ real ones keep it in. Python 3.9, and nothing but the standard library and what 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 ARCH = "x86_64"
-MARK = "# Stand-in of the Busbar lab for a kernel module (simulated)."
 PEER_SYMBOL = "ib_register_peer_memory_client"
 # What openibd loads, in the order in which it does.
 STACK = ("mlx_compat", "ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "mlx5_core", "mlx5_ib", "ib_ipoib")
@@ -29,11 +28,6 @@ class Stop(Exception):
     def __init__(self, code: int, *said: str) -> None:
         super().__init__(code)
         self.code, self.said = code, said
-
-    def say(self) -> None:
-        sys.stdout.flush()
-        for line in self.said:
-            print(line, file=sys.stderr)
 
 
 def srcversion(source: str, name: str) -> str:
@@ -74,30 +68,24 @@ def split(word: str) -> list[str]:
 
 
 class Ko:
-    """What one .ko says of itself. fields: as modinfo names them. crcs: symbol -> CRC that it was built with."""
+    """A stand-in for a kernel module (simulated): JSON of what one .ko says of itself.
+
+    fields: as modinfo names them.   crcs: symbol -> CRC that it was built with.   exports: symbols.
+    """
 
     def __init__(self, text: str) -> None:
-        self.fields: dict[str, str] = {}
-        self.crcs: dict[str, str] = {}
-        self.exports: list[str] = []
-        for key, _, value in (line.partition("=") for line in text.splitlines() if "=" in line):
-            if key == "crc":
-                self.crcs[value.split()[1]] = value.split()[0]
-            elif key == "export":
-                self.exports.append(value)
-            else:
-                self.fields[key] = value
+        data = json.loads(text or "{}")
+        self.fields: dict[str, str] = data.get("fields", {})
+        self.crcs: dict[str, str] = data.get("crcs", {})
+        self.exports: list[str] = data.get("exports", [])
 
     def text(self) -> str:
-        lines = [f"{key}={value}" for key, value in self.fields.items()]
-        lines += [f"crc={number} {symbol}" for symbol, number in self.crcs.items()]
-        return "\n".join([MARK, *lines, *(f"export={symbol}" for symbol in self.exports)]) + "\n"
+        return json.dumps({**vars(self), "simulated": True}) + "\n"
 
 
 def make_ko(name: str, kernel: str, version: str, source: str, depends: Iterable[str]) -> Ko:
     ko = Ko("")
-    if version != "-":
-        ko.fields["version"] = version
+    ko.fields = {"version": version} if version != "-" else {}
     ko.fields |= {"srcversion": srcversion(source, name), "depends": ",".join(depends), "name": module(name)}
     ko.fields["vermagic"] = f"{kernel} SMP preempt mod_unload modversions "
     return ko
@@ -149,13 +137,10 @@ class Node:
             chosen[module(path.stem)] = path.relative_to(base)
         lines = []
         for _name, path in sorted(chosen.items()):
-            needs = [str(chosen[name]) for name in self._needs(base / path) if name in chosen]
+            wanted = split(Ko((base / path).read_text()).fields["depends"])
+            needs = [str(chosen[name]) for name in wanted if name in chosen]
             lines.append(f"{path}: {' '.join(needs)}".rstrip())
         write(base / "modules.dep", "".join(f"{line}\n" for line in lines))
-
-    @staticmethod
-    def _needs(path: Path) -> list[str]:
-        return split(Ko(path.read_text()).fields["depends"])
 
     def resolve(self, kernel: str, name: str) -> str | None:
         """The file that modprobe would load, as modules.dep has it."""
@@ -190,7 +175,6 @@ class Node:
             return
         failed = self.override(name, "stderr")
         if failed is not None:
-            self._log(self.override(name, "log") or "")
             raise Stop(1, failed)
         path = self.resolve(self.kernel(), name)
         if path is None:
@@ -222,11 +206,10 @@ class Node:
             raise Stop(1, fatal + "Invalid argument")
 
     def _log(self, text: str) -> None:
-        if text:
-            path = self.path("/var/log/busbar-lab-dmesg")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as stream:
-                stream.write(f"{text}\n")
+        path = self.path("/var/log/busbar-lab-dmesg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as stream:
+            stream.write(f"{text}\n")
 
     def unload(self, name: str) -> None:
         name = module(name)

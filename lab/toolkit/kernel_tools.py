@@ -18,15 +18,6 @@ from collections.abc import Callable
 from .dkms import TREE, common_postinst, dkms, dkms_conf, modules
 from .kernel_node import ARCH, PEER_SYMBOL, STACK, Ko, Node, Stop, crc, make_ko, split, write
 
-# Where each tool is installed, below the system root.
-PLACES = {
-    "dkms": "/usr/sbin/dkms",
-    "common.postinst": "/usr/lib/dkms/common.postinst",
-    "depmod": "/usr/local/sbin/depmod",
-    "modinfo": "/usr/local/sbin/modinfo",
-    "modprobe": "/usr/local/sbin/modprobe",
-    "busbar-lab-kernel": "/usr/local/sbin/busbar-lab-kernel",
-}
 _CORE, _NVME = "kernel/drivers/infiniband/core", "kernel/drivers/nvme/host"
 # What a distribution's kernel has: file name without .ko -> directory, modules it depends on.
 INBOX = {
@@ -60,9 +51,9 @@ def depmod(node: Node, argv: list[str]) -> None:
 
 
 def modinfo(node: Node, argv: list[str]) -> None:
-    given, names = getopt.gnu_getopt(argv, "k:F:n", ["field=", "filename"])
+    given, names = getopt.gnu_getopt(argv, "k:F:n")
     options = dict(given)
-    field = "filename" if options.keys() & {"-n", "--filename"} else options.get("-F", options.get("--field", ""))
+    field = "filename" if "-n" in options else options.get("-F", "")
     for name in names:
         told = node.override(name, "modinfo")
         path = name if "/" in name else node.resolve(options.get("-k") or node.kernel(), name)
@@ -181,24 +172,27 @@ def _foreign(node: Node) -> None:
             print(name)
 
 
+# Where each is installed, below the system root.
 TOOLS: dict[str, Callable[[Node, list[str]], None]] = {
-    "dkms": dkms,
-    "common.postinst": common_postinst,
-    "depmod": depmod,
-    "modinfo": modinfo,
-    "modprobe": modprobe,
-    "busbar-lab-kernel": lab_kernel,
+    "/usr/sbin/dkms": dkms,
+    "/usr/lib/dkms/common.postinst": common_postinst,
+    "/usr/local/sbin/depmod": depmod,
+    "/usr/local/sbin/modinfo": modinfo,
+    "/usr/local/sbin/modprobe": modprobe,
+    "/usr/local/sbin/busbar-lab-kernel": lab_kernel,
 }
 
 
 def main(called: str, root: str, argv: list[str]) -> int:
     """called: path of the program, below ``root``, the system root of the node ("" where that is "/")."""
     try:
-        TOOLS[os.path.basename(called)](Node(root), argv)
+        tools = {os.path.basename(place): tool for place, tool in TOOLS.items()}
+        tools[os.path.basename(called)](Node(root), argv)
     except getopt.GetoptError as error:
         print(f"{called}: {error.msg}", file=sys.stderr)
         return 2
     except Stop as stop:
-        stop.say()
+        sys.stdout.flush()
+        print("".join(f"{line}\n" for line in stop.said), end="", file=sys.stderr)
         return stop.code
     return 0

@@ -58,10 +58,9 @@ def _interface(netdev: str, number: int, port: dict[str, Any]) -> dict[str, Any]
         dscp = bytes([0, *(byte for code, priority in port["dscp"] for byte in (priority << 5 | 5, 0, code))])
         pfc = bytes([8, sum(1 << priority for priority in port["pfc"])])
         told = {ETS: ets, ETS_RECOMMENDATION: ets, PFC: pfc, APPLICATION: dscp}
-        entry["unknown-tlvs"] = [{"unknown-tlv": [_tlv(subtype, data) for subtype, data in told.items()]}]
+        tlvs = [
+            {"oui": "00,80,C2", "subtype": str(subtype), "len": str(len(data)), "value": data.hex(",").upper()}
+            for subtype, data in told.items()
+        ]
+        entry["unknown-tlvs"] = [{"unknown-tlv": tlvs}]
     return entry
-
-
-def _tlv(subtype: int, data: bytes) -> dict[str, str]:
-    value = ",".join(f"{byte:02X}" for byte in data)
-    return {"oui": "00,80,C2", "subtype": str(subtype), "len": str(len(data)), "value": value}

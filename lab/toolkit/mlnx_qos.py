@@ -12,6 +12,7 @@ from .. import qos
 from ..qos import ETS, STRICT, VENDOR, Port, Refused
 from .roce_program import Stop
 
+_DCBX = {"os": "os", "fw": "firmware"}
 _TSA = {"strict": STRICT, "ets": ETS, "vendor": VENDOR}
 # Those without a letter first.
 _LONG = ("trust", "cable_len", "prio2buffer", "buffer_size", "dscp2prio", "pfc", "prio_tc", "tsa", "tcbw", "dcbx")
@@ -36,7 +37,7 @@ def mlnx_qos(system: str, root: str, arguments: list[str]) -> int:
     if os.path.exists(f"{root}/proc/{qos.LLDPAD}/comm"):
         print("****** WARNING: lldpad service is running and may overwrite your settings ******\n")
     wanted = [name for name in _SETTERS if name in options]
-    if wanted or options.get("dcbx") in ("os", "fw"):
+    if wanted or options.get("dcbx") in _DCBX:
         qos.note_write(root, "mlnx_qos", netdev, *(wanted or ["dcbx"]))
     try:
         path = qos.find(root, netdev)
@@ -49,7 +50,9 @@ def mlnx_qos(system: str, root: str, arguments: list[str]) -> int:
     if "trust" in options and entries:
         raise Stop(1, "trust and dscp2prio commands cannot be used at the same time.")
     try:
-        for step in (_dcbx, _pfc, _trust, _ets):
+        if options.get("dcbx") in _DCBX:
+            port.dcbx = _DCBX[options["dcbx"]]
+        for step in (_pfc, _trust, _ets):
             step(port, options)
         for entry in entries:
             _entry(port, entry)
@@ -75,11 +78,6 @@ def _eight(text: str, old: list[int], kind: Callable[[str], int] = int) -> list[
     if len(found) != 8:
         raise ValueError("the list must have 8 items")
     return found
-
-
-def _dcbx(port: Port, options: dict[str, str]) -> None:
-    if options.get("dcbx") in ("os", "fw"):
-        port.set_dcbx("os" if options["dcbx"] == "os" else "firmware")
 
 
 def _pfc(port: Port, options: dict[str, str]) -> None:

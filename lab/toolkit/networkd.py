@@ -80,7 +80,7 @@ def add_routes(root: str, system: str) -> None:
 
 def _network_manager(root: str, system: str) -> None:
     there, others = interfaces(root), configured(root, system)
-    for path in sorted(_first(system, (KEYFILES,), ".nmconnection").values()):
+    for path in sorted(first_named(system, (KEYFILES,), ".nmconnection").values()):
         profile = _parse(system, path)
         netdev = last(profile, "connection", "interface-name")
         if netdev in there and netdev not in others:
@@ -99,7 +99,8 @@ def _set(root: str, netdev: str, mtu: str) -> None:
 def configured(root: str, system: str) -> dict[str, tuple[str, Sections]]:
     """Interface -> the file that counts for it, below the system root, and what it says with its drop-ins."""
     files = {
-        name: (path, read(system, name, path)) for name, path in sorted(_first(system, FOLDERS, ".network").items())
+        name: (path, read(system, name, path))
+        for name, path in sorted(first_named(system, FOLDERS, ".network").items())
     }
     found = {}
     for netdev, about in interfaces(root).items():
@@ -110,7 +111,7 @@ def configured(root: str, system: str) -> dict[str, tuple[str, Sections]]:
 
 
 def read(system: str, name: str, path: str) -> Sections:
-    dropins = _first(system, tuple(f"{folder}/{name}.d" for folder in FOLDERS), ".conf")
+    dropins = first_named(system, tuple(f"{folder}/{name}.d" for folder in FOLDERS), ".conf")
     return [section for one in (path, *(dropins[key] for key in sorted(dropins))) for section in _parse(system, one)]
 
 
@@ -121,7 +122,8 @@ def last(sections: Sections, section: str, key: str) -> str:
     )
 
 
-def _first(system: str, folders: tuple[str, ...], suffix: str) -> dict[str, str]:
+def first_named(system: str, folders: tuple[str, ...], suffix: str) -> dict[str, str]:
+    """Name -> path, below the system root, of the files with this suffix: of two with a name the first folder's."""
     found: dict[str, str] = {}
     for folder in folders:
         path = os.path.join(system, folder)

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """ib_write_bw and ib_write_lat on simulated nodes: texts are those of perftest 6.06, and the options that Busbar gives.
 
-Both ends meet by a socket, as the real ones do: nodes that have a network by TCP, those of a lab of trees by a file of
-the server's node. The figures follow from how both nodes are configured at that moment and from what is between them
-(nccl_model: ways.py, fabric.py), as those of the lab's nccl-tests do. The counters that the real ones would move are
-moved. Nothing here is a measurement, and every output says so.
+Both ends meet by TCP, as the real ones do; a node that is a tree has an address of the loopback network for that. The
+figures follow from how both nodes are configured at that moment and from what is between them (nccl_model/fabric.py),
+as those of the lab's nccl-tests do. The counters that the real ones would move are moved. Nothing here is a
+measurement, and every output says so.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from typing import IO, Any
 
 from .. import qos
 from .iproute import interfaces
-from .nccl_model import fabric, pcie, ways
+from .nccl_model import fabric, pcie
 from .roce_program import Stop, read
+from .roce_tools import active_mtu
 
 _LINE = "-" * 87
 # A slot carries somewhat more than NCCL reckons with.
@@ -51,7 +53,7 @@ _GIDS = (" Found Incompatibility issue with GID types.", " Please Try to use a d
 
 @dataclass(frozen=True)
 class State:
-    """What one end says of itself. layer: of ways.HEADERS.   gbps: of the link.   slot: GB/s of PCIe.
+    """What one end says of itself. layer: of fabric.HEADERS.   gbps: of the link.   slot: GB/s of PCIe.
 
     mtu: RDMA's.   switch: MTU of the switch port behind it, 0 where there is none to ask.   gid: kind of the one that
     was asked for.   dscp: of what it sends.   table: priority of each DSCP.   pfc: mask of priorities.
@@ -114,12 +116,12 @@ class End:
             "read_request": pcie.read_request(function),
         }
         if layer == "IB":
-            return State(**common, mtu=int(pcie.read(f"{self.root}{qos.STATE}/active_mtu/{self.device}") or 4096))
+            return State(**common, mtu=active_mtu(self.root, self.device))
         port, below = qos.load(self.root, qos.state_path(self.address)), os.listdir(f"{function}/net")
         forced = pcie.read(f"{self.directory}/tc/1/traffic_class").rpartition("=")[2]
         return State(
             **common,
-            mtu=port.stale_mtu or qos.active_mtu(min(qos.shown(self.root, name, "mtu") for name in below)),
+            mtu=active_mtu(self.root, self.device),
             switch=int(interfaces(self.root)[below[0]]["switch"]),
             gid=pcie.read(f"{self.directory}/ports/1/gid_attrs/types/{self.given.get('-x', '0')}"),
             # A class that is forced on the device goes before the program's own.
@@ -133,7 +135,7 @@ def run(system: str, root: str, argv: list[str]) -> int:
     """Raises getopt.GetoptError and Stop."""
     options, hosts = getopt.gnu_getopt(argv[1:], "Fd:i:p:u:x:q:s:n:D:f:h", ["report_gbits", "tclass=", "help"])
     given = dict(options)
-    if given.keys() & {"-h", "--help"}:
+    if "--help" in given:
         print("Usage: (simulated)  -d DEVICE  -i PORT  -p PORT  -x GID  --tclass=CLASS  --report_gbits  [HOST]")
         return 1
     end = End(root, system, given)
@@ -154,116 +156,69 @@ def run(system: str, root: str, argv: list[str]) -> int:
 # -- both ends meet --------------------------------------------------------------------------------------------------
 
 
-class Peer:
-    """The other end: one line of JSON for each message."""
+def _send(peer: IO[str], data: object) -> None:
+    """Send one line of JSON."""
+    with suppress(OSError):
+        peer.write(json.dumps(data) + "\n")
+        peer.flush()
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._stream = connected.makefile("rw", encoding="utf-8")
 
-    def send(self, data: object) -> None:
-        with suppress(OSError):
-            self._stream.write(json.dumps(data) + "\n")
-            self._stream.flush()
-
-    def receive(self, otherwise: tuple[str, ...] = _GONE) -> Any:
-        """Raises Stop, with what is printed ``otherwise``, where the other end has gone."""
-        try:
-            line = self._stream.readline()
-        except OSError:
-            line = ""
-        if not line:
-            raise Stop(1, *otherwise)
-        return json.loads(line)
+def _receive(peer: IO[str], otherwise: tuple[str, ...] = _GONE) -> Any:
+    """Raises Stop, with what is printed ``otherwise``, where the other end has gone."""
+    line = ""
+    with suppress(OSError):
+        line = peer.readline()
+    if not line:
+        raise Stop(1, *otherwise)
+    return json.loads(line)
 
 
 def _server(end: End, mine: State, port: int) -> Result:
-    with _listening(end, port) as listener:
+    with _listen(end, port) as listener:
         print("\n" + "*" * 36 + "\n* Waiting for client to connect... *\n" + "*" * 36, flush=True)
         connected, _ = listener.accept()
-    with connected:
-        peer = Peer(connected)
-        theirs = State(**peer.receive())
-        peer.send(asdict(mine))
-        peer.send(_transfer(end, mine, is_server=True))
-        result = Result(**peer.receive())
+    with connected, connected.makefile("rw", encoding="utf-8") as peer:
+        theirs = State(**_receive(peer))
+        _send(peer, asdict(mine))
+        _send(peer, _transfer(end, mine, is_server=True))
+        result = Result(**_receive(peer))
         if not result.error:
             _count(end, mine, theirs, result, is_server=True)
     return result
 
 
 def _client(end: End, mine: State, host: str, port: int, is_bw: bool) -> Result:
-    with _connected(end, host, port) as connected:
-        peer = Peer(connected)
-        peer.send(asdict(mine))
-        theirs = State(**peer.receive())
-        opposed = max(_transfer(end, mine, is_server=False), peer.receive(_NO_ANSWER))
+    with _connect(end, host, port) as connected, connected.makefile("rw", encoding="utf-8") as peer:
+        _send(peer, asdict(mine))
+        theirs = State(**_receive(peer))
+        opposed = max(_transfer(end, mine, is_server=False), _receive(peer, _NO_ANSWER))
         result = measure(end.fabric, mine, theirs, opposed)
-        peer.send(asdict(result))
+        _send(peer, asdict(result))
         if is_bw or result.error:
             _count(end, mine, theirs, result, is_server=False)
     return result
 
 
-@contextmanager
-def _listening(end: End, port: int) -> Iterator[socket.socket]:
-    """Listen until the first has come: that is whom the server serves."""
-    if end.networked:
-        with socket.socket(socket.AF_INET) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("", port))
-            except OSError:
-                _refuse(port)
-            listener.listen(1)
-            yield listener
-        return
-    with open(f"{end.folder}/{port}.lock", "w") as lock, _at(end.folder) as here, socket.socket(socket.AF_UNIX) as one:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            _refuse(port)
-        new, place = f"{here}/{port}.new", f"{here}/{port}.listen"
-        with suppress(FileNotFoundError):
-            os.unlink(new)
-        one.bind(new)
-        one.listen(1)
-        os.replace(new, place)
-        try:
-            yield one
-        finally:
-            os.unlink(place)
-
-
-def _connected(end: End, host: str, port: int) -> socket.socket:
-    connecting = socket.socket(socket.AF_INET if end.networked else socket.AF_UNIX)
+def _listen(end: End, port: int) -> socket.socket:
     try:
-        if end.networked:
-            connecting.connect((host, port))
-        else:
-            with _at(f"{_find(end, host)}/run/busbar-lab/perftest") as there:
-                connecting.connect(f"{there}/{port}.listen")
+        return socket.create_server(("" if end.networked else _loopback(end.system), port))
     except OSError:
-        connecting.close()
-        raise Stop(
-            1,
-            f"Couldn't connect to {host}:{port}",
-            "Unable to open file descriptor for socket connection Unable to init the socket connection",
-        ) from None
-    return connecting
+        problem = " Unable to open file descriptor for socket connection"
+        raise Stop(1, f"Couldn't listen to port {port}", problem) from None
 
 
-@contextmanager
-def _at(folder: str) -> Iterator[str]:
-    """Name the folder by a path that is short enough for a socket's. Raises OSError."""
-    number = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+def _connect(end: End, host: str, port: int) -> socket.socket:
     try:
-        yield f"/proc/self/fd/{number}"
-    finally:
-        os.close(number)
+        return socket.create_connection((host if end.networked else _loopback(_find(end, host)), port))
+    except OSError:
+        problem = "Unable to open file descriptor for socket connection Unable to init the socket connection"
+        raise Stop(1, f"Couldn't connect to {host}:{port}", problem) from None
 
 
-def _refuse(port: int) -> NoReturn:
-    raise Stop(1, f"Couldn't listen to port {port}", " Unable to open file descriptor for socket connection")
+def _loopback(system: str) -> str:
+    """Return the address of a node that is a tree: one of 127.1.0.0 and above that follows from its path."""
+    first, second, third, _ = zlib.crc32(os.path.realpath(system).encode()).to_bytes(4, "big")
+    return f"127.{first % 254 + 1}.{second}.{third % 254 + 1}"
 
 
 def _find(end: End, host: str) -> str:
@@ -314,15 +269,15 @@ def measure(between: fabric.Fabric, client: State, server: State, opposed: float
     if client.layer == "RoCE" and mtu + _IP_HEADERS > min(client.switch, server.switch):
         # The switch drops each of them without a word.
         return Result(error=_NO_ANSWER, of_server=_GONE)
-    found = [
-        ways.ways(between, end.host, end.device, min(ways.wire(end.gbps, mtu, end.layer), end.slot), end.read_request)
-        for end in (client, server)
-    ]
-    rate = min(found[0].sends, found[1].receives) * ways.between(between, client.host, server.host)
+    found = []
+    for end in (client, server):
+        port = min(fabric.wire(end.gbps, mtu, end.layer), end.slot)
+        found.append(fabric.ways(between, end.host, end.device, port, end.read_request))
+    rate = min(found[0].sends, found[1].receives) * fabric.between(between, client.host, server.host)
     rate *= 1 - opposed * (1 - min(end.both for end in found))
     lossless = _is_lossless(between, client, server)
-    typical = 2.1 if mtu >= ways.LARGE_MTU else 2.4
-    return Result(rate * 8 * (1 if lossless else ways.LOSSY), mtu, typical, lossless)
+    typical = 2.1 if mtu >= fabric.LARGE_MTU else 2.4
+    return Result(rate * 8 * (1 if lossless else fabric.LOSSY), mtu, typical, lossless)
 
 
 def _is_lossless(between: fabric.Fabric, sender: State, receiver: State) -> bool:
@@ -351,7 +306,7 @@ def _count(end: End, mine: State, theirs: State, result: Result, is_server: bool
         sent, received = (0, size) if is_server else (size, 0)
         for way, count in (("xmit", sent), ("rcv", received)):
             files |= {f"counters/port_{way}_data": count // 4, f"counters/port_{way}_packets": count // result.mtu}
-        files |= ways.errors(end.fabric, mine.host, mine.device, sent, received)
+        files |= fabric.errors(end.fabric, mine.host, mine.device, sent, received)
         if mine.layer == "RoCE":
             way, dscp = ("rx", theirs.dscp) if is_server else ("tx", mine.dscp)
             name = f"{way}_prio{mine.priority(dscp)}"
@@ -379,22 +334,18 @@ def _print(is_bw: bool, end: End, mine: State, result: Result, is_server: bool) 
     print(f"{_LINE}\n                    RDMA_Write {'BW' if is_bw else 'Latency'} Test")
     print(" simulated: no figure here is a measurement")
     print(f" Dual-port       : OFF\t\tDevice         : {end.device}")
-    print(f" Number of qps   : {given.get('-q', 1)}\t\tTransport type : IB")
-    print(" Connection type : RC\t\tUsing SRQ      : OFF")
     if result.error:
         print(_LINE, flush=True)
         raise Stop(1, *(result.of_server if is_server and result.of_server else result.error))
-    print(f" Mtu             : {result.mtu}[B]\n Link type       : {'IB' if mine.layer == 'IB' else 'Ethernet'}")
-    if "-x" in given:
-        print(f" GID index       : {given['-x']}")
-    print(f" Max inline data : 0[B]\n rdma_cm QPs\t : OFF\n Data ex. method : Ethernet\n{_LINE}")
+    print(
+        f" Mtu             : {result.mtu}[B]\n Link type       : {'IB' if mine.layer == 'IB' else 'Ethernet'}\n{_LINE}"
+    )
     size = int(given.get("-s", 65536 if is_bw else 2))
     if is_bw:
-        unit, rate = ("Gb", result.figure) if "--report_gbits" in given else ("MB", result.figure * 119.209)
         messages = result.figure * 1e9 / 8 / size
-        print(f" #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec]   MsgRate[Mpps]")
+        print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
         count = int(_TESTED * messages)
-        print(f" {size:<7}    {count:<10}       0.00               {rate:<7.2f}\t\t   {messages / 1e6:<7.6f}")
+        print(f" {size:<7}    {count:<10}       0.00               {result.figure:<7.2f}\t\t   {messages / 1e6:<7.6f}")
     else:
         typical = result.microseconds
         print(

@@ -40,15 +40,8 @@ PLACES = {
 }
 
 
-# A node is queried dozens of times: each of these is imported by a call of its own alone.
-_MODULES = {
-    "mlnx_qos": ("mlnx_qos", "mlnx_qos"),
-    "ip": ("iproute", "ip"),
-    "ping": ("ping", "ping"),
-    "sysctl": ("sysctl", "sysctl"),
-    "lldpcli": ("lldpcli", "lldpcli"),
-    **dict.fromkeys(PERFTEST, ("perftest_tools", "run")),
-}
+# A node is queried dozens of times: each of these is imported by a call of its own alone. Its function has its name.
+_MODULES = {"mlnx_qos": "mlnx_qos", "ip": "iproute", "ping": "ping", "sysctl": "sysctl", "lldpcli": "lldpcli"}
 
 
 def main(argv: Sequence[str], root: str, system: str) -> int:
@@ -67,9 +60,12 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
             from . import firmware_tools
 
             return firmware_tools.main([name, *arguments], root)
-        module, function = _MODULES[name]
-        run = getattr(importlib.import_module(f".{module}", __package__), function)
-        return run(system, root, [name, *arguments] if name in PERFTEST else arguments) or 0
+        if name in PERFTEST:
+            from . import perftest_tools
+
+            return perftest_tools.run(system, root, [name, *arguments])
+        run = getattr(importlib.import_module(f".{_MODULES[name]}", __package__), name)
+        return run(system, root, arguments) or 0
     except getopt.GetoptError as error:
         print(f"{name}: {error.msg}", file=sys.stderr)
         return 1
@@ -121,47 +117,24 @@ def ibv_devinfo(system: str, root: str, arguments: list[str]) -> int:
 
 
 def _print_device(root: str, name: str) -> None:
-    device, port = _device(root, name), f"{_device(root, name)}/ports/1"
-    state, layer = read(f"{port}/state").partition(": "), read(f"{port}/link_layer")
-    size = _active_mtu(root, name) if layer == "Ethernet" else _infiniband_mtu(root, name)
-    of_device = {
-        "transport": "InfiniBand (0)",
-        **{file: read(f"{device}/{file}") for file in ("fw_ver", "node_guid", "sys_image_guid")},
-        "vendor_id": "0x02c9",
-        "vendor_part_id": int(read(f"{device}/device/device"), 16),
-        "hw_ver": "0x0",
-        "board_id": read(f"{device}/board_id"),
-        "phys_port_cnt": 1,
-    }
-    of_port = {
-        "state": f"PORT_{state[2]} ({state[0]})",
-        "max_mtu": "4096 (5)",
-        "active_mtu": f"{size} ({size.bit_length() - 8})",
-        "sm_lid": int(read(f"{port}/sm_lid"), 16),
-        "port_lid": int(read(f"{port}/lid"), 16),
-        "port_lmc": "0x00",
-        "link_layer": layer,
-    }
-    print(f"hca_id:\t{name}")
-    for fields, tabs, column in ((of_device, "\t", 32), (of_port, "\t\t\t", 24)):
-        for key, value in fields.items():
-            between = "\t" * -(-(column - len(key) - 1) // 8)
-            print(f"{tabs}{key}:{between}{value}")
-        print("\t\tport:\t1" if fields is of_device else "")
+    """Print what sysfs does not show, and the state."""
+    port = f"{_device(root, name)}/ports/1"
+    state, size = read(f"{port}/state").partition(": "), active_mtu(root, name)
+    print(f"hca_id:\t{name}\n\t\tport:\t1")
+    print(f"\t\t\tstate:\t\t\tPORT_{state[2]} ({state[0]})\n\t\t\tmax_mtu:\t\t4096 (5)")
+    print(f"\t\t\tactive_mtu:\t\t{size} ({size.bit_length() - 8})\n")
 
 
-def _infiniband_mtu(root: str, name: str) -> int:
-    path = f"{root}{qos.STATE}/active_mtu/{name}"
-    return int(read(path)) if os.path.exists(path) else 4096
-
-
-def _active_mtu(root: str, name: str) -> int:
+def active_mtu(root: str, name: str) -> int:
+    """Return the MTU of an RDMA device: the subnet manager's, or what follows from its netdevs."""
     device = os.path.realpath(f"{_device(root, name)}/device")
-    path = root + qos.state_path(os.path.basename(device))
-    stale = qos.load(root, qos.state_path(os.path.basename(device))).stale_mtu if os.path.exists(path) else None
+    if read(f"{_device(root, name)}/ports/1/link_layer") != "Ethernet":
+        path = f"{root}{qos.STATE}/active_mtu/{name}"
+        return int(read(path)) if os.path.exists(path) else 4096
     below = os.listdir(f"{device}/net") if os.path.isdir(f"{device}/net") else []
-    mtus = [qos.shown(root, netdev, "mtu") for netdev in below]
-    return stale or qos.active_mtu(min(mtus, default=1500))
+    usual = qos.active_mtu(min((qos.shown(root, netdev, "mtu") for netdev in below), default=1500))
+    path = qos.state_path(os.path.basename(device))
+    return (os.path.exists(root + path) and qos.load(root, path).stale_mtu) or usual
 
 
 # -- ethtool ---------------------------------------------------------------------------------------------------------
@@ -214,11 +187,11 @@ def _lab(system: str, root: str, arguments: list[str]) -> int:
     start: at boot.   reboot: all is lost.   driver-load [NETDEV]: of all or one, which come anew.
     add NETDEV: it comes.   factory NETDEV: it is as out of the box.   stale NETDEV MTU: its active_mtu stays at that.
     """
-    from . import start, udev
+    from . import udev
 
     command, netdev, size = (*arguments, "", "", "")[:3]
     if command == "start":
-        start.main(root, system)
+        udev.boot(root, system)
     elif command == "reboot":
         qos.reboot(root)
     elif command in ("driver-load", "add"):

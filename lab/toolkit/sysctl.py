@@ -12,10 +12,11 @@ import os
 import re
 
 from .. import qos
+from .networkd import first_named
 from .roce_program import Stop, read, run_real
 
 CONF = "net/ipv4/conf"
-FOLDERS = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
+FOLDERS = tuple(f"{folder}/sysctl.d" for folder in ("etc", "run", "usr/local/lib", "usr/lib", "lib"))
 
 
 def sysctl(system: str, root: str, arguments: list[str]) -> int:
@@ -51,13 +52,10 @@ def start(root: str, system: str) -> None:
 
 def _settings(system: str) -> dict[str, str]:
     """Path -> value, of lines without a pattern."""
-    files: dict[str, str] = {}
-    for folder in FOLDERS:
-        for path in glob.glob(os.path.join(system, folder, "sysctl.d/*.conf")):
-            files.setdefault(os.path.basename(path), path)
     found: dict[str, str] = {}
-    for _, path in sorted(files.items()):
-        for line in read(path).splitlines() if os.path.exists(path) else ():
+    for _, path in sorted(first_named(system, FOLDERS, ".conf").items()):
+        place = os.path.join(system, path)
+        for line in read(place).splitlines() if os.path.exists(place) else ():
             name, equals, value = line.partition("=")
             if equals and name[0] not in "#;":
                 found[_path(name)] = value.strip()

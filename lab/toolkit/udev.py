@@ -3,9 +3,9 @@
 """What udev and systemd make of a simulated netdev that comes: real ones do not see it.
 
 Of udev(7): the rules in the node's own /etc/udev/rules.d, with the keys that a rule for netdevs needs; anything else
-in one makes it match nothing. Of systemd.device(5): the units in SYSTEMD_WANTS. They are really started where the node
-has a systemd; there is no device unit that they could be bound to, so what names one is left out. On a tree the
-program of ExecStart is run, if it is a file of the node.
+in one makes it match nothing, and none is skipped by a GOTO. Of systemd.device(5): the units in SYSTEMD_WANTS. They
+are really started where the node has a systemd; there is no device unit that they could be bound to, so what names one
+is left out. On a tree the program of ExecStart is run, if it is a file of the node.
 """
 
 from __future__ import annotations
@@ -19,10 +19,22 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from . import networkd, sysctl
+
 RULES = "etc/udev/rules.d"
 UNITS = "etc/systemd/system"
 _TOKEN = re.compile(r'([A-Z]+)(?:\{([^}]*)\})?(==|!=|\+=|=)"([^"]*)"')
 _PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def boot(root: str, system: str) -> None:
+    """What the node's own files make of it at boot, before its other units run.
+
+    ``root``, ``system``: the hardware root and the system root of the node.
+    """
+    sysctl.start(root, system)
+    networkd.start(root, system)
+    added(root, system, netdevs(root), at_boot=True)
 
 
 def netdevs(root: str) -> list[str]:
@@ -65,13 +77,9 @@ def wanted(root: str, system: str, name: str) -> list[str]:
 def _wanted(root: str, name: str, rules: str) -> list[str]:
     path = os.path.realpath(f"{root}/sys/class/net/{name}")
     found: list[str] = []
-    label = ""
     for line in rules.splitlines():
         tokens = [] if line.startswith("#") else _TOKEN.findall(line)
         values = {(key, attribute): value for key, attribute, _operator, value in tokens}
-        if label:
-            label = "" if values.get(("LABEL", "")) == label else label
-            continue
         parent = ""
         for key, attribute, operator, value in tokens:
             if operator not in ("==", "!="):
@@ -81,7 +89,6 @@ def _wanted(root: str, name: str, rules: str) -> list[str]:
                 break
             parent = there if there and key in ("KERNELS", "SUBSYSTEMS") else parent
         else:
-            label = values.get(("GOTO", ""), "")
             found += values.get(("ENV", "SYSTEMD_WANTS"), "").replace("$id", parent).split()
     return found
 

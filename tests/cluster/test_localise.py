@@ -42,7 +42,6 @@ def test_a_missed_bar_is_searched_for_and_what_slows_the_node_is_the_one_cause(
     for node in simulated.nodes:
         (simulated.root(node) / "usr/bin/nvidia-smi").write_text(nvidia_smi.SCRIPT)
     capped = faults.named("gpu-power-cap").change
-    assert callable(capped)
     simulated.put({"node03": [replace(cluster_faults.named("slow-node"), machine=capped)]})
     done = play("benchmark", nccl_benchmark_scope="pair")
     simulated.put({})

@@ -11,9 +11,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils import perftest, per
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import BANDWIDTH, Options, Port, Session
 
 from lab.cluster_faults import RAIL
-from tests import series
 
-from .simulated import HARDWARE, ROOT, Simulated
+from .simulated import ROOT, Simulated
 
 # Of 400 Gb/s, in packets of 4096 bytes.
 WHOLE = 393.5
@@ -57,28 +56,6 @@ def figures(simulated: Simulated, *ends: tuple[int, int]) -> list[float]:
         assert perftest.parse(BANDWIDTH, server)[0] == found[-1]
         assert "simulated: no figure here is a measurement" in client
     return found
-
-
-def moved(simulated: Simulated, node: int, name: str) -> int:
-    """A counter below ports/1 of the rail."""
-    folder = simulated.root(simulated.nodes[node]) / HARDWARE.removeprefix(f"{ROOT}/") / "sys/class/infiniband"
-    return int((folder / simulated.machines[node].rail(RAIL).name / "ports/1" / name).read_text())
-
-
-@pytest.mark.parametrize(
-    ("fault", "sends", "receives"),
-    series.first(("receives-slowly", 1.0, 0.5), ("small-reads", 0.6, 1.0), ("slow-uplink", 0.4, 0.4)),
-)
-def test_each_direction_has_its_own_figure(simulated: Simulated, fault: str, sends: float, receives: float) -> None:
-    """From the third node, which has the fault, to the first, which is of another leaf."""
-    errors = moved(simulated, 2, "counters/symbol_error")
-    with simulated.broken(fault):
-        assert figures(simulated, (2, 0)) == [pytest.approx(WHOLE * sends, rel=0.01)]
-        assert figures(simulated, (0, 2)) == [pytest.approx(WHOLE * receives, rel=0.01)]
-        # Two tests at once on the same rail, one each way: a link is as fast in both.
-        assert figures(simulated, (2, 0), (0, 2)) == pytest.approx([WHOLE * sends, WHOLE * receives], rel=0.01)
-        assert figures(simulated, (0, 1), (3, 2))[0] == pytest.approx(WHOLE, rel=0.01)
-    assert (moved(simulated, 2, "counters/symbol_error") > errors) == (fault == "receives-slowly")
 
 
 def test_a_rail_that_is_slow_in_both_directions_at_once(simulated: Simulated) -> None:

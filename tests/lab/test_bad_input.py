@@ -170,7 +170,7 @@ def names(lab: Path, on_node: Answer) -> Callable[[str], dict[str, str]]:
     return of
 
 
-@pytest.mark.parametrize(("node", "kind"), series.some(KIND_ON_NODE, 6))
+@pytest.mark.parametrize(("node", "kind"), series.some(KIND_ON_NODE, 4))
 def test_a_damaged_file_is_survived_and_what_it_would_tell_is_never_passed(
     lab: Path, on_node: Answer, names: Callable[[str], dict[str, str]], node: str, kind: str
 ) -> None:
@@ -260,7 +260,7 @@ TOOLS = {
 }
 
 
-@pytest.mark.parametrize("behaviour", TOOLS)
+@pytest.mark.parametrize("behaviour", series.some(TOOLS, 9))
 def test_a_misbehaving_nvidia_smi_costs_what_only_it_knows_and_no_more(
     lab: Path, on_node: Answer, behaviour: str
 ) -> None:
@@ -401,7 +401,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", series.some(HOSTILE, 4))
 def test_a_device_name_that_would_say_something_else_in_the_file_blocks_it(
     lab: Path, on_node: Answer, names: Callable[[str], dict[str, str]], name: str
 ) -> None:

@@ -15,6 +15,7 @@ from ansible_collections.busbar.fabric.plugins.modules import topology_info
 
 from lab import faults, store
 from lab.machines import h200_vm, hgx_b200
+from tests import series
 
 PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200", "vm01": "h200-vm"}
 # An address, an MTU, a partition and a minimum version are given, and no part of the machine.
@@ -50,7 +51,7 @@ def test_a_healthy_node_is_captured_without_a_doubt(node: str, capture: Capture)
     assert capture(node) == []
 
 
-@pytest.mark.parametrize(("node", "fault"), HARDWARE)
+@pytest.mark.parametrize(("node", "fault"), series.some(HARDWARE, 10))
 def test_whatever_is_wrong_with_a_part_is_doubted(node: str, fault: str, lab: Path, capture: Capture) -> None:
     store.break_(lab, node, fault)
     doubts = capture(node)

@@ -14,11 +14,10 @@ from lab.cluster_faults import CATALOGUE, LOCALISED, broken, usual
 from lab.machines import hgx_h100
 from lab.toolkit import perftest_tools
 from lab.toolkit.nccl_model import log
-from lab.toolkit.nccl_model.bandwidth import peak
-from lab.toolkit.nccl_model.fabric import Fabric
+from lab.toolkit.nccl_model.bandwidth import duration, factor, peak
+from lab.toolkit.nccl_model.fabric import Fabric, errors
 from lab.toolkit.nccl_model.job import Job, Process, arrange, unpack
 from lab.toolkit.nccl_model.node import Gpu, Hca
-from lab.toolkit.nccl_model.ways import errors
 
 UUID = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
 RACK, OTHER = f"{UUID} 32766", f"{UUID.replace('0f', '1f')} 32766"
@@ -93,6 +92,24 @@ def test_what_a_job_gets(of: Job, busbw: float) -> None:
     assert peak("all_reduce", of).busbw == pytest.approx(busbw, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("size", "gpus", "variables", "published"),
+    [
+        *((size << 20, 8, {}, bar) for size, bar in {1: 43, 16: 234, 512: 438, 8192: 478}.items()),
+        *((8 << 30, gpus, {}, bar) for gpus, bar in {2: 370, 4: 370, 6: 440}.items()),
+        *((8 << 30, 8, {name: value}, 367) for name, value in (("NCCL_NVLS_ENABLE", "0"), ("NCCL_ALGO", "Ring"))),
+        # Through shared memory.
+        (8 << 30, 8, {"NCCL_P2P_DISABLE": "1"}, 10),
+    ],
+)
+def test_a_healthy_node_reaches_the_published_figures(
+    size: int, gpus: int, variables: dict[str, str], published: float
+) -> None:
+    of = job(1, gpus, 8, None, **variables)
+    microseconds = duration("all_reduce", size, of, peak("all_reduce", of))
+    assert size / microseconds / 1e3 * factor("all_reduce", gpus) == pytest.approx(published, rel=0.02)
+
+
 def test_trays_of_a_domain_are_one_node_and_a_rank_is_known_by_its_host() -> None:
     of = trays(RACK, RACK, OTHER, OTHER)
     assert [len(ranks) for ranks in of.nodes] == [8, 8]
@@ -134,7 +151,7 @@ def test_the_catalogue_names_each_fault_once_and_each_changes_something() -> Non
         nodes, between = broken(machines, {usual(machines): [fault]})
         changed = [one.hostname for one, was in zip(nodes, machines, strict=True) if one != was]
         assert changed == (["node03"] if fault.machine else []), fault.name
-        assert fault.fabric is None or Fabric(**between) != Fabric(**healthy)
+        assert (Fabric(**between) != Fabric(**healthy)) is bool(fault.fabric)
         assert changed or fault.fabric or fault.conf or fault.profile or fault.alone, fault.name
 
 

@@ -1,4 +1,4 @@
-"""Every fault of the lab, alone and in fives, is reported as declared and nothing else is; fives by host_audit, too."""
+"""Every fault of the lab, alone and in company, is reported as declared, and nothing else; fives by host_audit, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import L
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Session
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
 
-from lab import faults, store, tree
+from lab import fault_changes, faults, store, tree
 from lab.machines import hgx_b200
 from tests import goldens, series, trees
 from tests.lab import audited
@@ -41,6 +41,21 @@ ALONE = [
     for name, fault in faults.FAULTS.items()
     if not fault.measured
 ]
+
+
+def _groups(most: int = 6) -> list[tuple[str, list[str]]]:
+    """All of them in company: so many on a node as go together, but not more than ``most``."""
+    found: list[tuple[str, list[str]]] = []
+    for node, name in ALONE:
+        fits = (of for at, of in found if at == node and len(of) < most and faults.compatible([*of, name]))
+        group = next(fits, None)
+        if group is None:
+            found.append((node, [name]))
+        else:
+            group.append(name)
+    return found
+
+
 # Of the third those with a fault that no other node has.
 ITS_OWN = {name for name, fault in faults.FAULTS.items() if fault.platforms == ("hgx-b200",)}
 FIVES = [(node, seed) for node in ("node01", "node02") for seed in range(10)]
@@ -219,16 +234,20 @@ def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> 
         assert passed > 90
 
 
+@pytest.mark.parametrize(("node", "names"), _groups())
+def test_every_fault_is_found_in_company(converged: Path, audit: Audit, node: str, names: list[str]) -> None:
+    for name in names:
+        store.break_(converged, node, name)
+    compare(converged, node, names, audit(node)[0])
+
+
 @pytest.mark.golden
-@pytest.mark.parametrize(("node", "name"), ALONE)
-def test_one_fault_is_exactly_its_finding(
-    converged: Path, audit: Audit, work_here: Work, on_node: Answer, node: str, name: str
-) -> None:
+@pytest.mark.parametrize(("node", "name"), series.some(ALONE, 50))
+def test_one_fault_is_exactly_its_finding(converged: Path, audit: Audit, on_node: Answer, node: str, name: str) -> None:
     store.break_(converged, node, name)
     found = audit(node)[0]
     compare(converged, node, [name], found)
     goldens.check("faults", f"{node} {name}", sorted(map(row, found), key=str))
-    work_here(node)
     check = faults.FAULTS[name].check
     module = SEEING.get(check.partition(".")[0])
     if module is None:
@@ -253,7 +272,7 @@ def test_five_faults_at_once_are_exactly_their_findings(
     node: str,
     seed: int,
 ) -> None:
-    """The same that host_audit sends from the node."""
+    """The same that host_audit sends from the node; and what site.yml does then is what the roles would say."""
     names = faults.draw(random.Random(seed), 5, PLATFORMS[node])
     for name in names:
         store.break_(converged, node, name)
@@ -262,10 +281,9 @@ def test_five_faults_at_once_are_exactly_their_findings(
     work_here(node)
 
 
-@pytest.mark.parametrize("name", faults.HARMLESS)
-def test_what_is_harmless_is_no_finding(converged: Path, audit: Audit, name: str) -> None:
+def test_another_index_of_a_gid_is_no_finding(converged: Path, audit: Audit) -> None:
     machine = store.healthy(converged, "node02")
-    faults.HARMLESS[name](machine)
+    fault_changes.shift_gids(machine)
     tree.write_hardware(machine, converged / "node02/hw")
     found = audit("node02")[0]
     store.repair(converged, "node02")

@@ -23,7 +23,7 @@ from lab import faults, store
 from tests.documents import declared
 from tests.lab.audited import ARGV
 
-RUNS = int(os.environ.get("BUSBAR_GATE_RUNS", "8"))
+RUNS = int(os.environ.get("BUSBAR_GATE_RUNS", "2"))
 SEVERITIES = {each.check.id: each.check.severity for each in declared()}
 NODES = {"node01": "hgx-h100", "node02": "hgx-h200"}
 CRITICAL = [

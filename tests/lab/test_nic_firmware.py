@@ -65,12 +65,12 @@ def tools_end() -> None:
 
 
 def cards(lab: Path) -> list[firmware_tools.Card]:
-    return list(firmware_tools.load(str(lab / "node01/hw"))["cards"].values())[:2]
+    return list(firmware_tools.load(str(lab / "node01/hw")).values())[:2]
 
 
 def break_all(lab: Path) -> None:
     state = firmware_tools.load(str(lab / "node01/hw"))
-    for card in list(state["cards"].values())[:2]:
+    for card in list(state.values())[:2]:
         for name, (_good, bad) in NAMES.items():
             card["settings"][name].update({"current": bad, "next": bad, "needs": "reboot"})
     firmware_tools.save(str(lab / "node01/hw"), state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, perftest_errors
 
 from lab import qos, store
-from lab.machine import LabError, Machine, Netdev
+from lab.machine import LabError
 from lab.machines import hgx_h200_roce
 from tests.lab.conftest import few_slots
 
@@ -27,15 +26,11 @@ def created(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def netdev_of(machine: Machine) -> Netdev:
-    return next(netdev for netdev in machine.netdevs if netdev.address == machine.rail(0).address)
-
-
 def configure(directory: Path, node: str, mtu: int) -> None:
     """Rail 0 as a site has it."""
     machine, root = store.healthy(directory, node), str(directory / node / "hw")
     qos.replace(root + qos.state_path(machine.rail(0).address), qos.state(qos.configured()))
-    path = Path(f"{root}/sys/class/net/{netdev_of(machine).name}/mtu").resolve()
+    path = Path(f"{root}/sys/class/net/{machine.netdev(0).name}/mtu").resolve()
     qos.replace(str(path), f"{mtu}\n")
 
 
@@ -58,17 +53,17 @@ def run(directory: Path, program: str = "ib_write_bw", gid: int = 3) -> tuple[st
     server = subprocess.Popen(
         command(directory, "node02", program), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    waiting = directory / f"node02/sys/run/busbar-lab/perftest/{PORT}.listen"
-    while not waiting.exists() and server.poll() is None:
-        time.sleep(0.02)
-    address = str(netdev_of(store.healthy(directory, "node02")).ipv4).partition("/")[0]
+    assert server.stdout
+    while "Waiting" not in (line := server.stdout.readline()) and line:
+        pass
+    address = str(store.healthy(directory, "node02").netdev(0).ipv4).partition("/")[0]
     argv = command(directory, "node01", program, address, gid=gid)
     client = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return server.communicate(timeout=1800)[0], client.stdout
 
 
 def counters(directory: Path, node: str) -> dict[str, int]:
-    netdev = netdev_of(store.healthy(directory, node)).name
+    netdev = store.healthy(directory, node).netdev(0).name
     argv = [str(directory / node / "sys/usr/local/sbin/ethtool"), "-S", netdev]
     text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     return {name.strip(): int(value) for name, _, value in (line.rpartition(":") for line in text.splitlines()[1:])}

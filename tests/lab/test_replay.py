@@ -54,7 +54,7 @@ def named(folder: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("node", "faults"), series.some(NODES, 2))
+@pytest.mark.parametrize(("node", "faults"), series.some(NODES, 1))
 def test_the_capture_of_a_node_has_its_findings_and_none_of_its_names(
     lab: Path, tmp_path: Path, node: str, faults: tuple[str, ...]
 ) -> None:

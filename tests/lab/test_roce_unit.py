@@ -45,8 +45,6 @@ def tos(lab: Path) -> int:
             ["x.service"],
         ),
         ('ATTR{device/physfn/uevent}=="*", ENV{SYSTEMD_WANTS}="x.service"', NETDEV0, []),
-        ('ACTION=="remove", GOTO="end"\nENV{SYSTEMD_WANTS}="x.service"\nLABEL="end"', NETDEV0, ["x.service"]),
-        ('SUBSYSTEM=="net", GOTO="end"\nENV{SYSTEMD_WANTS}="x.service"\nLABEL="end"', NETDEV0, []),
         ('ACTION!="add", ENV{SYSTEMD_WANTS}="x.service"', NETDEV0, []),
         ('UNHEARD=="of", ENV{SYSTEMD_WANTS}="x.service"', NETDEV0, []),
         ('# ENV{SYSTEMD_WANTS}="x.service"', NETDEV0, []),

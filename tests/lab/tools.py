@@ -25,7 +25,7 @@ PYTHON = b"#!/usr/bin/env -S python3 -IS\n"
 # A shell's, which runs the Python tool of the same name, or gives again what that has said.
 ETHTOOL = "usr/share/busbar-lab/bin/ethtool"
 # They start programs, which write to the process's own streams.
-STARTING = ("apt-get", "udevadm", "ib_write_bw", "ib_write_lat")
+STARTING = ("udevadm", "ib_write_bw", "ib_write_lat")
 # Forks run what a child's module starts, which is killed before one of its own writes, and what threads start, as a
 # process has one stdout.
 PARENT = os.getpid()

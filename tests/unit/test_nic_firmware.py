@@ -116,13 +116,6 @@ def card(address: str) -> Any:
     }
 
 
-def release(root: Path | str, which: str) -> None:
-    """The tools are of a new release, or of Debian's."""
-    path = Path(root) / firmware_tools.NODE.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"release": which}))
-
-
 @pytest.fixture
 def node(tmp_path: Path, infiniband: Topology, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Eight cards as they are wanted, and an undeclared one, whose settings are all wrong; nobody uses the node."""
@@ -131,8 +124,7 @@ def node(tmp_path: Path, infiniband: Topology, monkeypatch: pytest.MonkeyPatch) 
     cards["0000:f1:00.0"] = card("0000:f1:00.0")
     for one in cards["0000:f1:00.0"]["settings"].values():
         one.update(default=9, current=9, next=9)
-    release(tmp_path, "new")
-    firmware_tools.save(str(tmp_path), {"cards": cards, "release": "new", "virtual": False})
+    firmware_tools.save(str(tmp_path), cards)
     boot = tmp_path / BOOT_ID.lstrip("/")
     boot.parent.mkdir(parents=True)
     boot.write_text(FIRST + "\n")
@@ -178,7 +170,7 @@ def persisted(address: str = RAIL_0) -> str:
 
 def wrong(node: Node, name: str = "ATS_ENABLED", value: int = 1, address: str = RAIL_0, **more: Any) -> None:
     """Somebody has set it, and the card was reset since."""
-    node.change(lambda state: state["cards"][address]["settings"][name].update(current=value, next=value, **more))
+    node.change(lambda cards: cards[address]["settings"][name].update(current=value, next=value, **more))
 
 
 def found(plan: Plan, identity: str) -> Finding:
@@ -190,7 +182,7 @@ def states(result: dict[str, Any]) -> dict[str, str]:
 
 
 def settings_of(node: Node, address: str = RAIL_0) -> dict[str, int]:
-    return {name: one["next"] for name, one in node.state["cards"][address]["settings"].items()}
+    return {name: one["next"] for name, one in node.state[address]["settings"].items()}
 
 
 # -- what is found ---------------------------------------------------------------------------------------------------
@@ -231,7 +223,7 @@ def test_what_a_killed_run_left_at_work_is_waited_for_and_judged_by_nobody(
 
 
 def card_0(**changes: Any) -> Callable[[Node], None]:
-    return lambda node: node.change(lambda state: state["cards"][RAIL_0].update(changes))
+    return lambda node: node.change(lambda cards: cards[RAIL_0].update(changes))
 
 
 def off(**more: Any) -> Callable[[Node], None]:
@@ -242,16 +234,11 @@ def without(tool: str) -> Callable[[Node], None]:
     return lambda node: node.missing.add(tool)
 
 
-def of_release(which: str) -> Callable[[Node], None]:
-    return lambda node: release(node.hardware_root, which)
-
-
 RAIL_1_OFF = off(address=RAIL_1)
-# What is done to the cards, and what a run may disturb. Cases of one name come to the same.
+# What is done to the cards, and what a run may disturb.
 CASES: list[tuple[str, list[Callable[[Node], None]], str]] = [
     ("as wanted", [], "driver"),
-    ("one off", [off(), of_release("new")], "driver"),
-    ("one off", [off(), of_release("old")], "driver"),
+    ("one off", [off()], "driver"),
     ("one off, nothing allowed", [off()], "none"),
     # A reboot does not bring it: that is no reason for another.
     ("needs power", [off(needs="power")], "reboot"),
@@ -316,14 +303,14 @@ def test_what_is_recommended_is_asked_of_cards_that_show_it_only(role: Role) -> 
     role = role.asking({}, usual=Chain())
     assert role.bad() == {}
     card_0_shows = {"hidden": False, "current": 1}
-    role.node.change(lambda state: state["cards"][RAIL_0]["settings"]["PCI_WR_ORDERING"].update(card_0_shows))
+    role.node.change(lambda cards: cards[RAIL_0]["settings"]["PCI_WR_ORDERING"].update(card_0_shows))
     wrong(role.node, "LINK_TYPE_P1", 2, RAIL_1)
     assert set(role.bad()) == {live(), live(RAIL_1), persisted(RAIL_1)}
 
 
 def test_burned_firmware_that_a_reset_would_load_stops_it(role: Role) -> None:
     wrong(role.node)
-    role.node.change(lambda state: state["cards"][RAIL_0].update(flash="28.47.1088"))
+    role.node.change(lambda cards: cards[RAIL_0].update(flash="28.47.1088"))
     result = role.run("reboot")
     image = f"nic_firmware.image[persisted]@{RAIL_0}"
     assert (states(result), result["reboot_required"]) == ({image: "drift", live(): "drift"}, [])
@@ -338,7 +325,7 @@ def test_burned_firmware_that_a_reset_would_load_stops_it(role: Role) -> None:
 def test_check_mode_writes_nothing_and_promises_no_more_than_a_run_does(role: Role) -> None:
     wrong(role.node)
     wrong(role.node, address=RAIL_1)
-    role.node.change(lambda state: state["cards"][RAIL_1].update(flash="28.47.1088"))
+    role.node.change(lambda cards: cards[RAIL_1].update(flash="28.47.1088"))
     before = role.node.state
     for most in ("none", "driver"):
         told = role.run(most, check=True)
@@ -354,7 +341,7 @@ def test_settings_of_a_port_that_nobody_has_declared_are_left_alone(role: Role) 
     second = replace(nic, pci=other, role="storage", device=replace(nic.device, address=other))
     role.topology = replace(role.topology, nics=(nic, second, *others))
     of_second = {"LINK_TYPE_P2": setting(2, words={"1": "IB", "2": "ETH"}), "ROCE_CC_PRIO_MASK_P2": setting(255)}
-    role.node.change(lambda state: state["cards"][RAIL_0]["settings"].update(of_second))
+    role.node.change(lambda cards: cards[RAIL_0]["settings"].update(of_second))
     # The port that nobody has declared keeps its link type.
     assert role.bad() == {}
     wrong(role.node)
@@ -417,7 +404,7 @@ def test_killed_at_any_moment_settings_are_old_or_new(role: Role, monkeypatch: p
     """
     node = role.node
     role.topology = replace(role.topology, nics=role.topology.nics[:2])
-    for address in set(node.state["cards"]) - {RAIL_0, RAIL_1}:
+    for address in set(node.state) - {RAIL_0, RAIL_1}:
         Path(f"{node.hardware_root}{firmware_tools.CARDS}/{address}.json").unlink()
     save, write = firmware_tools.save, apply.write
     broken = {RAIL_0: {"ATS_ENABLED": 1, "LINK_TYPE_P1": 2, "ROCE_CC_PRIO_MASK_P1": 0}, RAIL_1: {"LINK_TYPE_P1": 2}}

@@ -67,8 +67,8 @@ def answered(root: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sharp_faults.FAULTS)
 def test_every_fault_has_its_finding_and_no_other(root: Path, name: str) -> None:
     fault = sharp_faults.FAULTS[name]
-    fault.change(root)
-    assert found(root) == [(f"sharp.{fault.check}", fault.subject, fault.state)]
+    sharp_faults.make(root, name)
+    assert found(root) == [(f"sharp.{fault['check']}", fault["subject"], fault.get("state", "drift"))]
     rows = [[*finding_rows.row(one, "sharp."), one.source] for one in planned(root) if not one.ok]
     goldens.check("sharp", name, rows)
 
@@ -83,7 +83,7 @@ def test_directories_of_the_site_are_the_only_places(root: Path) -> None:
 
 
 def test_the_environment_comes_before_the_file(root: Path) -> None:
-    sharp_faults.FAULTS["collnet-off"].change(root)
+    sharp_faults.make(root, "collnet-off")
     sharp_files.add(root, sharp_files.ENVIRONMENT, "NCCL_COLLNET_ENABLE=0x1")
     assert found(root) == []
 
@@ -129,7 +129,7 @@ def test_a_threshold_is_taken_out_of_the_file_that_sets_it(root: Path) -> None:
 @pytest.mark.parametrize("odd", ["pipe", "folder", "garbage", "nothing"])
 def test_odd_files_are_no_plugin_and_hold_nobody_up(root: Path, odd: str) -> None:
     file = root / sharp_files.HPCX / "nccl_rdma_sharp_plugin/lib/libnccl-net.so"
-    sharp_faults.FAULTS["plugin-missing"].change(root)
+    sharp_faults.make(root, "plugin-missing")
     file.parent.mkdir(parents=True)
     if odd == "pipe":
         os.mkfifo(file)

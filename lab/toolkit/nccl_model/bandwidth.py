@@ -9,11 +9,11 @@ import math
 import random
 from dataclasses import dataclass
 
+from .fabric import LOSSY, between, ways, wire
 from .job import Job, Lane, Rank, p2p_allowed
 from .node import number
-from .options import GIB, MIB
+from .output import GIB, MIB
 from .stop import USAGE_ERROR, nccl_failure
-from .ways import LOSSY, between, ways, wire
 
 # What published runs reach of what NCCL's own model says of NVLinks, and of the network.
 REACHED, REACHED_OUTSIDE = 0.985, 0.99

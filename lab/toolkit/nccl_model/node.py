@@ -14,10 +14,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .fabric import Fabric
+from .fabric import Fabric, errors
 from .pcie import read, read_request, redirects, slot
 from .stop import USAGE_ERROR, cuda_failure, host_name, nccl_failure
-from .ways import errors
 
 # Another directory holds the node only in tests.
 ROOT = os.environ.get("BUSBAR_LAB_ROOT", "")
@@ -111,10 +110,6 @@ def read_gpus() -> list[Gpu]:
     gpus = [Gpu(**row) for row in json.loads(text)["gpus"]]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return gpus if chosen is None else [gpus[int(word)] for word in chosen.split(",")]
-
-
-def hangs() -> bool:
-    return bool(json.loads(read(f"{ANSWERS}/.driver.json"))["hang"])
 
 
 def imex() -> str:

@@ -4,18 +4,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
 import sys
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from . import bandwidth, fabric, log, node, output
 from .job import Job, Process, Rank, arrange, shared, unpack
 from .mpi import Alone, Mpi
-from .options import GIB, MIB, Options, parse
+from .output import GIB, MIB, Options, parse
+from .pcie import read
 from .stop import CUDA_ERROR, REMOTE_ERROR, SYSTEM_ERROR, USAGE_ERROR, Stop, cuda_failure, host_name, nccl_failure
 
 _RUNS = f"{node.ROOT}/var/lib/busbar-lab/nccl-runs"
@@ -34,14 +36,13 @@ class Program:
     options: Options
     mpi: Alone
     out: output.Out
-    report: output.Report
     found: dict[str, str] = field(default_factory=node.settings)
 
 
 def run(program: Program) -> None:
     """Raises Stop unless all is well."""
     options, mpi, found = program.options, program.mpi, program.found
-    output.say_head(program.out, options, program.report, program.name, program.headers, program.library)
+    output.say_head(program.out, options, program.name, program.headers, program.library)
     hosts = [data.decode() for data in mpi.share(host_name().encode())]
     first, gpus = _gpus(options, hosts[: mpi.rank].count(hosts[mpi.rank]))
     between = fabric.read(f"{node.ROOT}{fabric.PLACE}")
@@ -50,9 +51,7 @@ def run(program: Program) -> None:
     mine = Process(host_name(), os.getpid(), library, first, gpus, shared(found), between, runs)
     everyone = [unpack(data) for data in mpi.share(mine.pack())]
     ranks = [(process, gpu) for process in everyone for gpu in range(len(process.gpus))]
-    output.say_devices(
-        program.out, program.report, [Rank(n, process, 0, 0, gpu, 0) for n, (process, gpu) in enumerate(ranks)]
-    )
+    output.say_devices(program.out, [Rank(n, process, 0, 0, gpu, 0) for n, (process, gpu) in enumerate(ranks)])
     _limit_sizes(program, [gpu for process in everyone for gpu in process.gpus])
     hcas = node.read_hcas(found)
     mine = replace(
@@ -64,7 +63,7 @@ def run(program: Program) -> None:
     )
     logged = log.Log(found, library)
     log.start(logged, mine, mpi.rank == 0)
-    if node.hangs():
+    if json.loads(read(f"{node.ANSWERS}/.driver.json"))["hang"]:
         _wait()
     job = arrange([unpack(data) for data in mpi.share(mine.pack())])
     _initialise(program, logged, job)
@@ -155,8 +154,6 @@ def _initialise(program: Program, logged: log.Log, job: Job) -> None:
 
 def _table(program: Program, job: Job, rate: bandwidth.Rate) -> None:
     options, out, collective = program.options, program.out, program.collective
-    results: list[dict[str, Any]] = []
-    program.report.rest["results"] = results
     wrong = options.check > 0 and any(rank.card.wrong for rank in job.ranks)
     operation = "sum" if collective in output.REDUCE else "none"
     root = 0 if collective in ("broadcast", "reduce") else -1
@@ -165,7 +162,6 @@ def _table(program: Program, job: Job, rate: bandwidth.Rate) -> None:
     for size in options.sizes():
         elements, shown = output.counts(collective, size, len(job.ranks))
         _interrupt(program, job, size, moved)
-        row = {"size": shown, "count": elements, "type": "float", "redop": operation, "root": f"{root:6d}"}
         out.say(f"{shown:12d}  {elements:12d}  {'float':>8}  {operation:>6}  {root:>6}", end="")
         for place in ("out_of_place", "in_place"):
             checked = options.check > 0 and (place == "out_of_place" or collective not in ("alltoall", "sendrecv"))
@@ -177,17 +173,10 @@ def _table(program: Program, job: Job, rate: bandwidth.Rate) -> None:
             failed += bad > 0
             figures = (output.fitted(seconds, 7), output.fitted(algbw, 6), output.fitted(busbw[-1], 6))
             out.say("  " + "  ".join([*figures, f"{bad:>6g}" if checked else "  N/A"]), end="")
-            row[place] = {
-                "time": round(seconds, 6),
-                "alg_bw": round(algbw, 6),
-                "bus_bw": round(busbw[-1], 6),
-                "nwrong": float(bad) if checked else None,
-            }
         out.say("")
         moved += bandwidth.sent(collective, shown, job, rate) * (options.iterations * 2 + options.warmup)
-        results.append({**row, "actual_iterations": options.iterations, "experiment_name": ""})
     _count_moved(program, job, moved)
-    output.conclude(out, program.name, program.report, busbw, failed)
+    output.conclude(out, program.name, busbw, failed)
 
 
 def _interrupt(program: Program, job: Job, size: int, moved: float) -> None:
@@ -226,28 +215,23 @@ def main(words: list[str]) -> int:
     """Run a program. words: its kind, versions of NCCL's headers and library, the build, and argv."""
     (kind, headers, library, build), arguments = words[:4], words[4:]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    report, mpi, stop = None, Alone(), Stop(0)
+    mpi, stop = Alone(), Stop(0)
     name = os.path.basename(arguments[0])
     try:
         if build != "single":
             mpi = Mpi(build.partition(":")[2])
         out = output.Out(mpi.rank == 0)
         out.say(output.SIMULATED)
-        options = parse(name, arguments[1:])
-        report = output.Report(options.output if mpi.rank == 0 else None, int(library), arguments)
-        run(Program(kind.removesuffix("_perf"), name, int(headers), int(library), options, mpi, out, report))
+        options = parse(arguments[1:])
+        run(Program(kind.removesuffix("_perf"), name, int(headers), int(library), options, mpi, out))
     except Stop as reason:
         stop = reason
     for text, stream in ((stop.out, sys.stdout), (stop.err, sys.stderr)):
         if text:
             print(text, file=stream)
-    if report is not None:
-        if "devices" in report.rest.get("config", {}):
-            report.rest["end_time"] = output.now()
-        report.finish()
-        # From here on every level of the real program shows where it was.
-        for line in [stop.trace, 1454] if stop.trace else [1454] if stop.code in (2, 5, 7) else []:
-            print(f" .. {host_name()} pid {os.getpid()}: Test failure common.cu:{line}")
+    # Every level of the real program shows where it was.
+    for line in [stop.trace, 1454] if stop.trace else [1454] if stop.code in (2, 5, 7) else []:
+        print(f" .. {host_name()} pid {os.getpid()}: Test failure common.cu:{line}")
     # The real program, too, leaves MPI as it is where something has failed before the end.
     if stop.code in (0, 7):
         mpi.close()
