@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host, Output, ReadError
 
 from lab import store
@@ -139,4 +140,5 @@ def test_health_beside_the_whole_audit(
     show(f"{node}: whole audit {with_health:.3f} s CPU, without {', '.join(HEALTH)} {else_:.3f} s, simulated node")
     show(f"{node}: median of {PAIRS} differences {more_than:.3f} s CPU, of which {len(asked)} shells in place of tools")
     show(f"{node}: {shells:.3f} s, without them {more_than - shells:.3f} s (target < {TARGET} s)")
-    show(f"{node}: script {len(whole) // 1000} KB, without {len(without) // 1000} KB")
+    size, smaller = (len(bundle.compressed(text)) // 1000 for text in (whole, without))
+    show(f"{node}: script {size} KB, without {smaller} KB")
