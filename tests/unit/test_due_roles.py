@@ -160,15 +160,19 @@ def test_whoever_is_well_is_not_looked_at() -> None:
     # The first tells what was heard of all.
     assert run.looked_at == ["a", "b", "d", "e"]
     assert play_nodes("ac", run, "provision") == play_nodes([], run, "provision") == NO_HOSTS
-    with pytest.raises(AnsibleFilterError, match="play_nodes knows inventory, provision"):
+    with pytest.raises(AnsibleFilterError, match="play_nodes knows alone, inventory"):
         play_nodes("a", run, "prvision")
 
 
-def test_the_inventory_is_checked_alone_where_nobody_was_asked() -> None:
-    assert play_nodes("ba", Run({}, a={}, b={}), "inventory") == ["a", "b"]
+def test_hosts_are_asked_alone_where_fleet_audit_says_so() -> None:
+    run = Run({}, a={}, b={})
+    assert play_nodes("ab", run, "alone") == NO_HOSTS
+    for of_host in run.values():
+        of_host["fleet_audit_result"]["by_task"] = True
+    assert play_nodes("ba", run, "alone") == play_nodes("ab", run, "inventory") == ["a", "b"]
     # A syntax check has no host.
     no_variables: Any = {}
-    assert play_nodes([], no_variables, "inventory") == NO_HOSTS
+    assert play_nodes([], no_variables, "alone") == NO_HOSTS
 
 
 def test_who_is_verified_says_so_in_its_intent_or_its_audit() -> None:
