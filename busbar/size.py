@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
@@ -22,17 +23,16 @@ from .command_line import complain, number
 # One factor of a whole number; with a unit, as of 70B parameters, it is a multiple of 1,000.
 _FACTOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMBT]?)", re.ASCII)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_MOST = 10**10
 
 
-def _count(text: str) -> int:
+def _count(text: str, most: int = 10**6) -> int:
     """Parse a whole number: ``512x8192`` is a product, ``4M`` and ``1.5K`` have a unit."""
     factors = [_FACTOR.fullmatch(part) for part in text.replace("_", "").split("x")]
     value = Fraction(1)
     for match in factors:
         value *= Fraction(match[1]) * _UNITS[match[2]] if match else 0
-    if value.denominator != 1 or not 1 <= value <= _MOST:
-        what = f"not a whole number from 1 to {_MOST}, such as 4194304 or 4M, nor a product such as 512x8192"
+    if value.denominator != 1 or not 1 <= value <= most:
+        what = f"not a whole number from 1 to {most}, such as 4194304 or 4M, nor a product such as 512x8192"
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is {what}")
     return int(value)
 
@@ -55,7 +55,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pp", type=_count, default=1, metavar="N", help="pipeline stages")
     command.add_argument("--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; 3 is FSDP")
     text = "tokens of a step, all ranks: 4M, or 512x8192"
-    command.add_argument("--tokens", type=_count, default=0, metavar="N", help=text)
+    command.add_argument("--tokens", type=partial(_count, most=10**10), default=0, metavar="N", help=text)
     text = "micro-batches of a data parallel rank in a step"
     command.add_argument("--micro-batches", type=_count, default=1, metavar="N", help=text)
     text = "share of peak FLOPS; else the minimum step is printed"

@@ -21,6 +21,11 @@ options:
     description: Seconds for a host, from login to result. A host that takes longer is abandoned.
     type: float
     default: 300
+  collect:
+    description: Query no host; join what M(busbar.fabric.host_audit) has registered as C(host_audit_result)
+      on each host. For releases of ansible-core with RV(by_task).
+    type: bool
+    default: false
   engine:
     description: How hosts are queried. C(ssh) uses a connection for each host. C(slurm) queries all of them by one
       Slurm step, as root, on nodes on which no job runs; the connection and C(become) of a host are ignored, and
@@ -60,6 +65,11 @@ begun:
   type: str
   returned: when the inventory is valid
   sample: "2026-11-21T02:00:07Z"
+by_task:
+  description: No host was queried, because this release of ansible-core is not supported. Query every host
+    by a separate task.
+  type: bool
+  returned: when true
 msg:
   description: Errors in the variables of hosts; all other hosts have been queried.
   type: str

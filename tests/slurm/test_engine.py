@@ -63,7 +63,7 @@ def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     yield run
     # Slurm ends what is left of a step with KillWait and a prolog of its own.
-    wait("the end of all that was started", lambda: not running(str(tmp_path)), seconds=120)
+    wait("the end of all that was started", lambda: not running(str(tmp_path)))
     assert steps_of(slurm) == []
 
 
