@@ -142,7 +142,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     if not given["sessions"]:
         pinged = rail_ping.ping_all(host, rail_ping.pings(given["pings"]))
         return dict(Plan(pinged).result(), sessions=[], finished_at=None, simulated=False)
-    task = rail_test.Task(host, given)
+    task = rail_test.Task(host, rail_test.Given(**{name: given[name] for name in rail_test.Given._fields}))
     if not check_mode:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, stop)

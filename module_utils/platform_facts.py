@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from .core.finding import printable
@@ -30,7 +31,7 @@ from .roce_qos.port import PortState, ports
 
 _NVIDIA, _NVSWITCH, _AMD, _ACCELERATOR = 0x10DE, 0x0680, 0x1002, 0x1200
 # Each setting of a port is read once; the values do not matter here.
-_EVERY = PortConfig(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
+_EVERY = PortConfig(chain=Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
 
 
 Values = Dict[str, object]
@@ -41,7 +42,7 @@ def read(host: Host, machine: Topology) -> Values:
     devices = attempt(lambda: pci.read(host)[0], pci.DEVICES, []) or {}
     kinds = Counter((one.vendor, one.class_code >> 8) for one in devices.values())
     draft = _draft(machine) if machine.gpus else None
-    texts = {name: attempt(lambda path=path: host.read(path), path, []) for name, path in _FILES.items()}
+    texts = {name: attempt(partial(host.read, path), path, []) for name, path in _FILES.items()}
     of_host, architecture = machine.virtualization, ARM if "CPU implementer" in (texts["cpu"] or "") else X86
     nics = {nic: _nic(machine, nic.device, nic) for nic in machine.nics if _may_be_rail(machine, nic)}
     near = [nic for nic, of_nic in nics.items() if of_nic["path"] in pci.NEAR]

@@ -8,7 +8,7 @@ import os
 import shlex
 import time
 from dataclasses import asdict, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import nic_counters, perftest, perftest_errors
 from .change import apply, busy
@@ -57,37 +57,55 @@ class Rail:
         self.port = Port(mine[0].name, active.number, gid)
 
 
-class Task:
-    """All sessions of this host. given: the module's options. Raises ParseError and ReadError."""
+class Given(NamedTuple):
+    """The module's options."""
 
-    def __init__(self, host: Host, given: Mapping[str, object]) -> None:
+    sessions: Sequence[Mapping[str, object]]
+    tests: Sequence[str]
+    seconds: int
+    timeout: float
+    share: float
+    latency: Optional[float]
+    traffic_class: int
+    priority: int
+    address_family: str
+    memory: str
+    require_idle: bool
+    max_age_days: float
+    store_result: bool
+
+
+class Task:
+    """All sessions of this host. Raises ParseError and ReadError."""
+
+    def __init__(self, host: Host, given: Given) -> None:
         self.host = host
         self.given = given
-        self.tests: Sequence[str] = given["tests"]
-        if not self.tests or given["seconds"] < perftest.LEAST_SECONDS or given["timeout"] <= given["seconds"]:
+        self.tests = given.tests
+        if not self.tests or given.seconds < perftest.LEAST_SECONDS or given.timeout <= given.seconds:
             raise ParseError(
                 "tests must name one at least, seconds be %d or more, timeout more than seconds"
                 % perftest.LEAST_SECONDS
             )
-        self.rails = [Rail(perftest.session_of(one)) for one in given["sessions"]]
-        self.wanted = perftest.Bar(given["share"], given["latency"])
-        self.options = Options(given["seconds"], given["traffic_class"])
-        self.priority = given["priority"] if given["priority"] >= 0 else None
-        self.deadline = time.monotonic() + given["timeout"]
+        self.rails = [Rail(perftest.session_of(one)) for one in given.sessions]
+        self.wanted = perftest.Bar(given.share, given.latency)
+        self.options = Options(given.seconds, given.traffic_class)
+        self.priority = given.priority if given.priority >= 0 else None
+        self.deadline = time.monotonic() + given.timeout
         self.help = ""
         self.notes: List[str] = []
         devices, problems = rdma.read(host)
         if not devices and problems:
             raise ReadError(problems[0].source, problems[0].message)
         for rail in self.rails:
-            rail.find(devices, given["address_family"])
+            rail.find(devices, given.address_family)
 
     def measure(self) -> Tuple[List[Finding], Optional[float]]:
         """Test all rails if the node is idle. Return findings and time. Raises ParseError, ReadError."""
         if len({rail.session.role for rail in self.rails}) > 1:
             raise ParseError("sessions are of both roles: a host is server or client of a test, never both at once")
         found: List[Finding] = []
-        if self.given["require_idle"]:
+        if self.given.require_idle:
             users = busy.read(self.host)
             found.append(perftest.idle(users.reasons, users.problems))
             if not found[0].ok:
@@ -95,7 +113,7 @@ class Task:
         self.prepare()
         self.run()
         finished = time.time()
-        if self.given["store_result"]:
+        if self.given.store_result:
             self.store(finished)
         return found + [finding for rail in self.rails for finding in self.findings(rail)], finished
 
@@ -139,7 +157,7 @@ class Task:
                 rail.problem, rail.fix = str(error), fix
             return
         self.help = done.stdout + done.stderr
-        if self.given["memory"] == "host" or not any(rail.session.gpu for rail in self.rails):
+        if self.given.memory == "host" or not any(rail.session.gpu for rail in self.rails):
             return
         if "--use_cuda" not in self.help:
             self.notes.append(
@@ -242,7 +260,7 @@ class Task:
             rail.results, rail.problem = list(last.results), ""
             rail.moved = nic_counters.Counters(last.moved)
             found += self.findings(rail)
-            days = self.given["max_age_days"]
+            days = self.given.max_age_days
             found.append(perftest.fresh(rail.session.subject, finished, time.time(), days, STORE % role))
         return found, min(times, default=None)
 

@@ -158,16 +158,15 @@ def _rails_doubt(row: Row, facts: Facts, profile: Profile) -> str:
     if row.cloud or facts.is_product(row):
         return ""
     wanted, nics = len(profile.rails), [nic for nic in facts.nics if nic.path in NEAR]
+    usual = {rail.rate_gbps for rail in profile.rails}
     if not any(path in NEAR for rail in profile.rails for path in rail.paths.values()):
         # With NICs beside no GPU, only its rate tells a storage NIC from a rail.
-        rates = (None, *(rail.rate_gbps for rail in profile.rails))
-        nics = [nic for nic in facts.nics if nic.rate_gbps in rates]
+        nics = [nic for nic in facts.nics if nic.rate_gbps is None or nic.rate_gbps in usual]
     if not wanted / 2 < len(nics) <= wanted:
         text = "%d NICs are near %d GPUs; %s has %d, and healthy machines with other numbers of NICs exist"
         return text % (len(nics), len(facts.gpus), row.profile, wanted)
     # NICs of another model are slower on all rails. A few slow ones are a fault.
     rates = Counter(nic.rate_gbps for nic in nics if nic.rate_gbps)
-    usual = {rail.rate_gbps for rail in profile.rails}
     if 2 * sum(rates.values()) > wanted and not usual & {*rates}:
         text = "%d NICs run at %s Gbit/s; %s has %s, and healthy machines with slower NICs exist"
         texts = [" or ".join("%g" % rate for rate in sorted(some)) for some in (rates, usual)]

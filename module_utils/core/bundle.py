@@ -128,7 +128,8 @@ def _imports(code: str, importer: str, source_of: Callable[[str], str]) -> List[
             statement += line.partition("#")[0]
             found = _IMPORT.match(statement)
             if found is not None:
-                needed += _module_utils_imports(*found.groups(), importer, source_of)
+                dots, module, names = found.groups()
+                needed += _module_utils_imports(dots, module, names, importer, source_of)
                 statement = ""
         mark = _open_quotes(line, mark)
     return needed

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Dict, Iterable, Iterator, Mapping, Tuple
+from typing import Dict, Iterable, Iterator, Mapping, Tuple, Union
 
 REDACTED = "[redacted]"
 # Shorter ones are not secrets: removing them would tear other words apart.
@@ -37,7 +37,7 @@ def is_secret_name(name: str) -> bool:
     return _NAME.search(name) is not None and not name.lower().endswith(("_file", "_path"))
 
 
-def find_secrets(value: object, vaulted: object = (), secret: bool = False) -> Iterator[str]:
+def find_secrets(value: object, vaulted: Union[type, Tuple[type, ...]] = (), secret: bool = False) -> Iterator[str]:
     """Yield the secret texts in variables: values below a secret name at any depth, and those of type ``vaulted``.
 
     The ``str`` of that type decrypts.

@@ -115,8 +115,9 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
         group.tier = _tier(group, raised)
     _link(failing, log)
     root = _root(log, failing)
-    for group in failing if root is not None else ():
-        _follow(group, root)
+    if root is not None:
+        for group in failing:
+            _follow(group, root)
     failing.sort(key=lambda group: (group is not root, group.because is not None, group.tier, group.first.order))
     notices = [group for group in groups if group.tier == NOTICE]
     return Diagnosis([*failing, *notices], root, _confidence(root, failing))

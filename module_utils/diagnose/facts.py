@@ -8,7 +8,6 @@ Formats: NVIDIA/nccl, tags v2.18.1-1 to v2.30.7-1, and the plugins nccl-rdma-sha
 from __future__ import annotations
 
 import re
-from functools import reduce
 from operator import itemgetter as get
 from sys import intern
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Pattern, Tuple, Union
@@ -157,7 +156,8 @@ def _variable(_state: State, process: Process, found: Found) -> None:
 def _returned(_state: State, process: Process, found: Found) -> None:
     if found["result"] not in (0, 7) and len(process.calls) < KINDS:
         progress = "Progress" in (found["more"] or "")
-        process.calls += (Call(found["place"], found["result"], *found["_where"], progress),)
+        source, order, device = found["_where"]
+        process.calls += (Call(found["place"], found["result"], source, order, device, progress),)
 
 
 def _fabric(_state: State, process: Process, found: Found) -> None:
@@ -343,9 +343,16 @@ _ROWS: Tuple[Row, ...] = (
 # fmt: on
 # What a row writes for a group of up to so many digits (``<rank:8>``), and of a pointer (``<comm:x>``).
 _GROUPS = ((r"<(\w+):(\d+)>", r"(?P<\1>\\d{1,\2})"), (r"<(\w+):x>", r"(?P<\1>0x[0-9a-f]{1,16})"))
-ROWS = tuple(
-    row._replace(pattern=reduce(lambda text, group: re.sub(*group, text), _GROUPS, row.pattern)) for row in _ROWS
-)
+
+
+def _with_groups(row: Row) -> Row:
+    pattern = row.pattern
+    for short, group in _GROUPS:
+        pattern = re.sub(short, group, pattern)
+    return row._replace(pattern=pattern)
+
+
+ROWS = tuple(map(_with_groups, _ROWS))
 _KEYED: Dict[str, List[Tuple[Row, Pattern[str], Dict[str, Callable[[str], Value]]]]] = {}
 for _row in ROWS:
     _types: Dict[str, Callable[[str], Value]] = {

@@ -8,7 +8,7 @@ Lines that differ in digits alone, and that no row reads, are matched once and c
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from ..core.number import whole
 from . import nccl_events, program_events, ras
@@ -295,7 +295,8 @@ class Reader(StateReader):
         elif rank is None:
             rank = process.rank_at(None) if process is not None else whole(fields.get("local"))
         ranks = [whole(word) for word in str(fields.get("behind") or "").split(",")[: Group.LIMIT]]
-        for number in [one for one in ranks if one is not None] or [rank]:
+        known: List[Optional[int]] = [one for one in ranks if one is not None]
+        for number in known or [rank]:
             head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(self._stamped))
             self._occurrence(event, fields, text.strip(), process, head)
 

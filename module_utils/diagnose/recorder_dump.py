@@ -277,7 +277,7 @@ class Reader:
                 return ""
             file, line, name = (frame.get(key) for key in ("filename", "line", "name"))
             if isinstance(file, str) and isinstance(name, str) and _is_integer(line) and not _TORCH.search(file):
-                return self._short("%s:%d %s" % (file[-_TEXT // 2 :], line, name[: _TEXT // 3]))
+                return self._short("%s:%s %s" % (file[-_TEXT // 2 :], line, name[: _TEXT // 3]))
         return ""
 
     def _mapping(self, data: object, what: str) -> Dict[Any, Any]:

@@ -37,7 +37,7 @@ class Way(NamedTuple):
     rank: int
     kind: str
     via: str
-    index: Optional[int] = None
+    device: Optional[int] = None
     gdr: Optional[bool] = False
     pxn: bool = False
     sends: Optional[bool] = None
@@ -197,7 +197,7 @@ class Process:
         """Return connections over RDMA networks, how many channels they have, and their devices."""
         ways = self.ways.items()
         over = [(way, count) for way, count in ways if way.kind in ("net", "collnet") and way.via != SOCKETS]
-        return [(way, count, self.device_name(way.via, way.index)) for way, count in over]
+        return [(way, count, self.device_name(way.via, way.device)) for way, count in over]
 
     def rank_at(self, device: Optional[int]) -> Optional[int]:
         """Return the rank of the largest communicator that has a CUDA device, or the only rank."""

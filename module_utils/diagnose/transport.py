@@ -80,7 +80,7 @@ def transport(job: Job) -> Transport:
         own: Dict[int, Counter[Tuple[str, str, Optional[bool], bool, Optional[bool]]]] = {}
         for way, count in process.ways.items():
             if way.kind in ("net", "collnet"):
-                key = (way.via, process.device_name(way.via, way.index), way.gdr, way.pxn, way.sends)
+                key = (way.via, process.device_name(way.via, way.device), way.gdr, way.pxn, way.sends)
                 own.setdefault(way.rank, Counter())[key] += count
         for rank, paths in sorted(own.items()):
             ordered = sorted(paths.items(), key=lambda one: (one[0][0], one[0][1], not one[0][2], str(one[0][4])))

@@ -120,9 +120,9 @@ def plan(have: OptionsState, asked: Sequence[DriverOption]) -> Plan:
     """Plan the file of options; if none is needed, FILE is removed."""
     wanted = [one for one in asked if one.before is None or have.branch is None or have.branch < one.before]
     elsewhere: Dict[str, Tuple[str, str]] = {}
-    for path, text in have.files.items():
+    for path, other in have.files.items():
         if path != FILE:
-            elsewhere.update({name: (value, path) for name, value in parse_options(text).items()})
+            elsewhere.update({name: (value, path) for name, value in parse_options(other).items()})
     # modprobe reads it after the files.
     elsewhere.update({name: (value, COMMAND_LINE) for name, value in _ARGUMENT.findall(have.next_boot)})
     ours = [one for one in wanted if one.name not in elsewhere]

@@ -94,8 +94,8 @@ def _topology_port(line: str, node: str, kind: str) -> Optional[PortRow]:
     return PortRow(
         node,
         int(number),
-        port_guid=own_guid and tool_output.guid(own_guid),
-        lid=own_lid and tool_output.lid(own_lid),
+        port_guid=tool_output.guid(own_guid) if own_guid else None,
+        lid=tool_output.lid(own_lid) if own_lid else None,
         width=lanes if lanes in WIDTHS else None,
         speed=speed if speed in LANE_GBPS else None,
         peer=(tool_output.guid(far), int(far_port)),

@@ -255,12 +255,14 @@ class Merged:
             self.doubts[LONELY].append(guid)
         for number, port in ports.items() if self.both_ends else ():
             peer = port.get("peer")
-            back = self.ports.get(peer[0], {}).get(peer[1], {}).get("peer") if peer else None
-            if peer and peer[0] not in self.nodes:
+            if not peer:
+                continue
+            back = self.ports.get(peer[0], {}).get(peer[1], {}).get("peer")
+            if peer[0] not in self.nodes:
                 self.doubts[GONE].append("%s port %d, where %s port %d is" % (guid, number, *peer))
-            elif peer and back is None:
+            elif back is None:
                 self.doubts[ONE_SIDED].append("%s port %d to %s port %d" % (guid, number, *peer))
-            elif peer and back != (guid, number):
+            elif back != (guid, number):
                 text = "%s port %d has a cable to %s port %d, which has its to %s port %d"
                 self._differs(text, guid, number, *peer, *back)
         # Every port of a switch is printed, also one without a cable.

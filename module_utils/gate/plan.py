@@ -182,7 +182,7 @@ def _wired(have: gate.GateState, want: gate.GateWanted) -> List[Finding]:
         fix = "make scontrol work on the node (gate_scontrol), or set gate_stages: []"
         return [WIRED.judge("slurm.conf", "unknown", "the running configuration", problem.message, problem.source, fix)]
     found = []
-    for stage in want.stages:
+    for stage in want.stages or ():
         found.append(_wired_stage(have, stage, have.config))
         found += _limits(stage, want.budget, have.config)
     return found

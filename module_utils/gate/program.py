@@ -76,7 +76,7 @@ def parse_intent(text: str) -> Intent:
         data = dict(json.loads(text))
         data.pop(written.KEY, None)
         intent = Intent(**dict(data, ignore=tuple(data["ignore"]), steps=tuple(data["steps"])))
-        right = 0 < float(intent.budget) <= 60 and 0 <= float(intent.max_share) <= 1 and intent.steps
+        right = 0 < float(intent.budget) <= 60 and 0 <= float(intent.max_share) <= 1 and bool(intent.steps)
         right = right and all(isinstance(step["module"], str) for step in intent.steps)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ParseError("is not what the role gate writes: %.200s" % error) from error
@@ -117,16 +117,18 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _line(done: Mapping[str, object]) -> str:
-    worst = [one for one in done["findings"][:3] if isinstance(one, dict)]
+    found = done["findings"]
+    worst = [one for one in found[:3] if isinstance(one, dict)] if isinstance(found, list) else []
     told = [
         "%s of %s: %s, wanted %s" % tuple(one.get(key) for key in ("check", "subject", "have", "want")) for one in worst
     ]
-    return "; ".join(["busbar gate: %s, %s" % (done["verdict"], done["action"]), *filter(None, [done["said"]]), *told])
+    said = [str(done["said"])] if done["said"] else []
+    return "; ".join(["busbar gate: %s, %s" % (done["verdict"], done["action"]), *said, *told])
 
 
 def _code(stage: str, done: Mapping[str, object]) -> int:
     if stage == "command":
-        return {"fail": gate.KEEP_OUT, "unknown": gate.UNKNOWN}.get(done["verdict"], 0)
+        return {"fail": gate.KEEP_OUT, "unknown": gate.UNKNOWN}.get(str(done["verdict"]), 0)
     return gate.KEEP_OUT if stage != "health" and done.get("out") else 0
 
 
@@ -287,7 +289,8 @@ def _before(host: Host) -> Dict[str, Any]:
 
 
 def _reason(before: Mapping[str, object]) -> Optional[str]:
-    reason = (before.get("kept_out") or {}).get("reason")
+    out = before.get("kept_out")
+    reason = out.get("reason") if isinstance(out, dict) else None
     return reason if isinstance(reason, str) else None
 
 
@@ -314,5 +317,5 @@ def store(host: Host, now: Mapping[str, object], found: Sequence[Finding], done:
 def _brief(one: Finding) -> Dict[str, Any]:
     data = one.scrubbed(()).to_dict()
     # The rest is the finding's identity.
-    data.update({name: data[name][:_TEXT] for name in ("want", "have", "source", "fix", "why") if data[name]})
+    data.update({name: str(data[name])[:_TEXT] for name in ("want", "have", "source", "fix", "why") if data[name]})
     return data

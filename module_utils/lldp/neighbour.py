@@ -137,9 +137,16 @@ def parse_networkctl(text: str) -> List[Neighbour]:
     for link in _dicts(_loaded(text), "Neighbors"):
         for entry in _dicts(link, "Neighbors", []):
             bits = entry.get("EnabledCapabilities")
-            names = ("ChassisID", "PortID", "SystemName", "PortDescription")
-            texts = [_text(link.get("InterfaceName")), *(_text(entry.get(name)) for name in names)]
-            found.append(Neighbour(*texts, is_switch=bool(bits & _SWITCH_BITS) if isinstance(bits, int) else None))
+            found.append(
+                Neighbour(
+                    netdev=_text(link.get("InterfaceName")),
+                    chassis=_text(entry.get("ChassisID")),
+                    port=_text(entry.get("PortID")),
+                    name=_text(entry.get("SystemName")),
+                    description=_text(entry.get("PortDescription")),
+                    is_switch=bool(bits & _SWITCH_BITS) if isinstance(bits, int) else None,
+                )
+            )
     return found
 
 

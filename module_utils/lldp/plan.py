@@ -275,13 +275,14 @@ def _dscp(data: Sequence[int], roce: PortConfig) -> _Comparison:
     if not sent.dscp and not sent.roce:
         return None
     # Unnamed DSCPs get the switch's default, which is wrong only for RDMA data.
-    rows = [
+    rows: List[Tuple[str, Optional[Tuple[int, ...]], Optional[int]]] = [
         ("DSCP %d" % dscp, sent.dscp.get(dscp), priority)
         for dscp, priority in sorted(chain.dscp2prio.items())
         if dscp in sent.dscp or (dscp == chain.dscp and sent.dscp)
     ]
     rows += [("UDP port %d" % dcbx.ROCE_V2, sent.roce, chain.priority)] if sent.roce else []
-    wrong, right = [], []
+    wrong: List[str] = []
+    right: List[str] = []
     for name, given, priority in rows:
         text = "%s to %s" % (name, _listed(given) if given else "none")
         (right if given == (priority,) else wrong).append(text)
@@ -302,7 +303,7 @@ def _ets(data: Sequence[int], roce: PortConfig) -> _Comparison:
     if roce.bandwidth is not None and roce.tsa is not None and roce.prio2tc is not None:
         of_host = roce.prio2tc[priority]
         if roce.tsa[of_host] == "ets":
-            own = roce.bandwidth[of_host]
+            own = roce.bandwidth[of_host] or 0
             wanted += " of %d %%" % own
     if shares and (not share or share != own):
         wrong.append("class %d of priority %d has %d %%" % (number, priority, share))

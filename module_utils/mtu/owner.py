@@ -66,8 +66,9 @@ def read(host: Host, devices: Mapping[str, Device]) -> Dict[str, Owner]:
     claims: Claims = {name: [] for name in devices}
     doubts: Doubts = {name: [] for name in devices}
     links: List[networkd.ConfigFile] = []
-    programs = [partial(_read_program, host, devices, claims, doubts, *row) for row in PROGRAMS]
-    for step in (*programs, lambda: links.extend(networkd.config_files(host, ".link"))):
+    steps: List[Callable[[], None]] = [partial(_read_program, host, devices, claims, doubts, *row) for row in PROGRAMS]
+    steps.append(lambda: links.extend(networkd.config_files(host, ".link")))
+    for step in steps:
         try:
             step()
         except (ReadError, ParseError) as error:

@@ -186,7 +186,9 @@ def _live_sysctl(
 ) -> Finding:
     """Judge the values of now, and add the command that sets them to ``commands``."""
     source = "%s/%s" % (CONF, rail.netdev)
-    wrong, mendable, forced, unread = [], [], [], []
+    wrong, unread = [], []
+    mendable: List[str] = []
+    forced: List[str] = []
     for key, value in policy.values.items():
         own, of_all = rail.live.get(key), have.live_all.get(key)
         if own is None or of_all is None:

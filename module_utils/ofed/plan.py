@@ -62,8 +62,8 @@ def plan(have: OfedState, want: OfedWanted, failed: Optional[Mapping[Tuple[str, 
 def _tidy(whole: Plan) -> Plan:
     """Run a command of two findings once, at its first place, and shorten quotes of tools."""
     findings = tuple(replace(f, have=f.have and f.have[:_LONGEST]) for f in whole.findings)
-    commands, reboot = (tuple(dict.fromkeys(some)) for some in (whole.commands, whole.reboot))
-    return Plan(findings, whole.changes, commands, reboot, whole.notes)
+    commands, reboot = dict.fromkeys(whole.commands), dict.fromkeys(whole.reboot)
+    return Plan(findings, whole.changes, tuple(commands), tuple(reboot), whole.notes)
 
 
 def _umad(case: OfedCase) -> Plan:

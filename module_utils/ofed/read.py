@@ -177,8 +177,9 @@ def _loaded(host: Host, problems: List[Problem]) -> Dict[str, str]:
 
 
 def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
-    planned = mounts.parse_fstab(attempt(lambda: host.read_system(mounts.FSTAB), mounts.FSTAB, problems) or "")
-    found = over_rdma([*(read_value(host, mounts.PATH, mounts.parse, problems) or []), *planned])
+    fstab = attempt(lambda: host.read_system(mounts.FSTAB), mounts.FSTAB, problems)
+    mounted = read_value(host, mounts.PATH, mounts.parse, problems) or []
+    found = over_rdma([*mounted, *mounts.parse_fstab(fstab or "")])
     for name in host.listdir("/sys/class/nvme"):
         if read_value(host, "/sys/class/nvme/%s/transport" % name, parse_text, problems) == "rdma":
             found.append(User("nvme", "NVMe over RDMA: %s" % name))

@@ -102,7 +102,7 @@ def _options(line: str) -> Dict[str, str]:
     known = next((_OPTIONS[name] for name in names if name in _OPTIONS), {})
     # Of pause either direction is enough: "on" comes after "off".
     found = dict(sorted((known[option], value) for option, value in zip(words, words[1:]) if option in known))
-    pairs = dict(re.findall(r"\b(\d+|all)[:,](\w+)", line if "dcb" in names else found.pop("map", "")))
+    pairs: Dict[str, str] = dict(re.findall(r"\b(\d+|all)[:,](\w+)", line if "dcb" in names else found.pop("map", "")))
     if "prio-pfc" in words:
         bits = [pairs.get(str(number), pairs.get("all", "x")) for number in range(8)]
         found["pfc"] = ",".join({"on": "1", "off": "0"}.get(bit, bit) for bit in bits)

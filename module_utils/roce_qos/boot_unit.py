@@ -37,7 +37,7 @@ _SYSTEMD_RULES = ("/usr/lib/udev/rules.d/99-systemd.rules", "/lib/udev/rules.d/9
 # Folders in which a file for one port overrides the unit of all.
 _IN_FRONT = ("/etc/systemd/system", "/run/systemd/system")
 _RUN = fix_command.run_tag("roce_qos")
-_UNSET = (None, "", {})
+_UNSET: Tuple[object, ...] = (None, "", {})
 # Longer than the unit itself may take.
 _START_TIMEOUT = 400.0
 _UNIT_TEXT = """\

@@ -78,12 +78,12 @@ def _read(given: Mapping[str, Any], table: _Table, prefix: str, errors: List[str
     found = []
     for name, (least, most, count) in table.items():
         value = given.get(name)
-        values = [value] if count is None else value
-        is_list = isinstance(values, (list, tuple)) and len(values) == (count or len(values))
-        good = is_list and all(_is_whole(one, least, most) for one in values)
+        values = [value] if count is None else value if isinstance(value, (list, tuple)) else None
+        is_list = values is not None and len(values) == (count or len(values))
+        good = is_list and all(_is_whole(one, least, most) for one in values or ())
         if value is not None and not good:
             errors.append("%s%s is %r, expected %s" % (prefix, name, value, _EXPECTED[count] % (least, most)))
-        found.append(tuple(value) if good and count is not None else value)
+        found.append(value if count is None or values is None else tuple(values))
     return found
 
 
@@ -105,7 +105,7 @@ def _dscp_map(given: Mapping[str, Any], prefix: str, errors: List[str]) -> Mappi
         if not _is_whole(dscp, 0, 63) or not _is_whole(priority, 0, 7):
             wrong = (prefix, key, priority)
             errors.append("%sdscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % wrong)
-    return {dscp: priority for dscp, _key, priority in found}
+    return {dscp: priority for dscp, _key, priority in found if dscp is not None}
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:

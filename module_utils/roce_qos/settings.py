@@ -393,7 +393,8 @@ SETTINGS: Mapping[str, Setting] = {
             *(TOS, lambda want: want.chain.tos),
             _files(
                 lambda port, chain: {TOS_PATH.format(port): chain.tos},
-                *("%s", {None: "not shown: rdma_cm has no directory for the device; the kernel's default is 0"}),
+                "%s",
+                {None: "not shown: rdma_cm has no directory for the device; the kernel's default is 0"},
             ),
             *(_read_tos, TOS_PATH),
         ),
@@ -401,14 +402,15 @@ SETTINGS: Mapping[str, Setting] = {
             *(TRAFFIC_CLASS, lambda want: want.chain.traffic_class),
             _files(
                 lambda port, chain: {CLASS_PATH.format(port): chain.traffic_class},
-                *("%s", dict.fromkeys((None, -1), "none forced")),
+                "%s",
+                dict.fromkeys((None, -1), "none forced"),
             ),
             *(_read_class, CLASS_PATH),
         ),
     )
 }
 # Settings that the owner of DCBX overwrites.
-DCB = tuple(name for name, setting in SETTINGS.items() if setting.read is None and name != "dcbx")
+DCB: Tuple[str, ...] = tuple(name for name, setting in SETTINGS.items() if setting.read is None and name != "dcbx")
 
 
 def enabled(want: PortConfig) -> Tuple[str, ...]:

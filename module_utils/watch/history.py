@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
 def read(host: Host, since: float = 0.0, folder: str = ring.FOLDER) -> List[Event]:
     """Return the events from a time on. Raises ReadError."""
-    found = []
+    found: List[Event] = []
     for record in ring.read(host, since, folder):
         event = _event(record)
         if event is not None and len(found) < _MOST:

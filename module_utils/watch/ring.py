@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from typing import Dict, Iterator, List
+from typing import Dict, Iterator, List, Tuple
 
 from ..core.host import Host
 
@@ -56,22 +56,21 @@ def read(host: Host, since: float = 0.0, folder: str = FOLDER) -> Iterator[Dict[
         del paths[0]
     for path in paths:
         # What follows the last line end is torn.
-        for line in (host.read_system(path, "replace", FILE) or "").split("\n")[:-1]:
-            record = _record(line)
-            if record and record["at"] >= since:
-                yield record
+        lines = (host.read_system(path, "replace", FILE) or "").split("\n")[:-1]
+        yield from (record for at, record in map(_record, lines) if record and at >= since)
 
 
 def _name(at: float) -> str:
     return time.strftime("%Y%m%dT%H.jsonl", time.gmtime(at))
 
 
-def _record(line: str) -> Dict[str, object]:
+def _record(line: str) -> Tuple[float, Dict[str, object]]:
+    """Return the time of a record, and the record; {} where the line is none."""
     if len(line) >= LINE:
-        return {}
+        return 0.0, {}
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        return {}
+        return 0.0, {}
     at = found.get("at") if isinstance(found, dict) else None
-    return found if isinstance(at, (int, float)) and 0 <= at < _LATEST else {}
+    return (at, found) if isinstance(at, (int, float)) and 0 <= at < _LATEST else (0.0, {})

@@ -13,7 +13,7 @@ import functools
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..change import written
 from ..core import bundle, fix_command
@@ -151,7 +151,7 @@ def _program() -> str:
 def plan(have: ServiceState, texts: Mapping[str, str]) -> Plan:
     """Plan our files and the service. texts: path -> text of OWN; {}: they go."""
     files = written.compare(_change(have, path, texts.get(path)) for path in OWN)
-    commands = [("systemctl", "daemon-reload")] if files.changes else []
+    commands: List[Tuple[str, ...]] = [("systemctl", "daemon-reload")] if files.changes else []
     if not texts:
         found = [FILES.judge(UNIT, "drift", "no file: watch_enabled is false", files.wrong)] if files.wrong else []
         if have.unit.get("UnitFileState") == "enabled" or have.unit.get("ActiveState", "inactive") != "inactive":
@@ -182,8 +182,8 @@ def _running(have: ServiceState) -> Finding:
     state = "%s, %s" % (have.unit["UnitFileState"] or "not there", have.unit["ActiveState"])
     # A unit that systemd starts again and again needs more than another start.
     is_ending = have.unit["UnitFileState"] == "enabled" and have.unit["ActiveState"] != "active"
-    fix = "repair what journalctl -u %s shows on the node; then %s" % (UNIT, _RUN) if is_ending else None
-    return RUNNING.judge(UNIT, "ok" if state == want else "drift", want, state, source, fix)
+    repair = "repair what journalctl -u %s shows on the node; then %s" % (UNIT, _RUN) if is_ending else None
+    return RUNNING.judge(UNIT, "ok" if state == want else "drift", want, state, source, repair)
 
 
 def _samples(have: ServiceState) -> List[Finding]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import platform_facts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host, Output
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
@@ -281,6 +282,15 @@ def test_a_kernel_without_buffers_leaves_all_the_rest(node: Node) -> None:
     for wanted, gaps in cases:
         state = read_port(node.host, node.ports[0], wanted)
         assert {noun: gap.state for noun, gap in state.gaps.items() if noun in DCB} == gaps
+
+
+def test_what_rails_are_compared_by_is_read_without_an_intent(node: Node) -> None:
+    for side, number in [(side, number) for side in ("np", "rp") for number in range(8)]:
+        put = f"/sys/class/net/{node.ports[0].netdev}/ecn/roce_{side}/enable/{number}"
+        node.put(put, str(int(number == 3)))
+    known = platform_facts._setting(read_port(node.host, node.ports[0], platform_facts._EVERY))
+    assert [known[name] for name in ("ecn", "cnp", "tos", "traffic_class")] == [[3], [4, 6], 0, -1]
+    assert None not in (known["trust"], known["owner"], known["pfc"])
 
 
 def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:

@@ -208,6 +208,12 @@ def test_one_version() -> None:
     assert f"## {project}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_types_of_all_code_of_the_collection_are_checked() -> None:
+    # In a checkout that is installed mypy is silent on what it finds by an import alone.
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    assert {path.resolve() for path in (VIEW / "plugins").iterdir()} <= {(ROOT / name).resolve() for name in checked}
+
+
 @pytest.mark.parametrize("path", NODE_CODE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_node_code_is_python_38_and_standard_library_without_broad_except_and_shell(path: Path) -> None:
     frame = path == ROOT / "module_utils/change/module.py"
