@@ -32,7 +32,7 @@ def _count(text: str, most: int = 10**6) -> int:
     for match in factors:
         value *= Fraction(match[1]) * _UNITS[match[2]] if match else 0
     if value.denominator != 1 or not 1 <= value <= most:
-        what = f"not a whole number from 1 to {most}, such as 4194304 or 4M, nor a product such as 512x8192"
+        what = f"not a whole number from 1 to {most}, such as 512 or 4K, nor a product such as 8x64"
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is {what}")
     return int(value)
 
