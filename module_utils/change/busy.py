@@ -139,4 +139,4 @@ def _pods(host: Host, path: str, parse: Callable[[str], Dict[str, int]]) -> List
     # The checkpoint keeps pods that are gone until the next one is given a device.
     there = set(host.listdir_system(PODS))
     given = parse(text)
-    return ["Kubernetes pod %s holds %d GPUs" % (uid, given[uid]) for uid in sorted(given) if uid in there]
+    return ["Kubernetes pod %s holds %d GPUs" % (uid, given[uid]) for uid in sorted(there.intersection(given))]

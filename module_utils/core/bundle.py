@@ -12,7 +12,7 @@ import bz2
 import importlib.util
 import json
 import re
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from .host import ReadError
 
@@ -22,7 +22,7 @@ LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
 _QUOTES = re.compile(r'"{3}|\'{3}')
 # A docstring, documentation of a module or, where no bracket can be open, the text that describes a declaration.
 _TEXT = re.compile(r' *r?"{3}|(?:DOCUMENTATION|EXAMPLES|RETURN) = |"')
-_IMPORT = re.compile(r"from (\.*)([\w.]*) import ([^()]+|\([^()]*\))$")
+_IMPORT = re.compile(r"^from (\.*)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 # Program of ``python3 -I -S -c``: it runs what ``compressed`` has made of a script, from its standard input.
 RUN = "import bz2, sys; exec(bz2.decompress(sys.stdin.buffer.read()))"
@@ -64,8 +64,11 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
     while waiting:
         name = waiting.pop()
         if name not in sources:
-            sources[name] = strip_source(source_of(name))
-            waiting += _imports(sources[name], name, source_of)
+            lines = list(_code_lines(source_of(name)))
+            sources[name] = _joined(lines)
+            plain = "\n".join(line.partition("#")[0].rstrip() for line, is_quoted in lines if not is_quoted)
+            for dots, module, imported in _IMPORT.findall(plain):
+                waiting += _module_utils_imports(dots, module, imported, name, source_of)
     return sources
 
 
@@ -75,8 +78,16 @@ def strip_source(source: str) -> str:
     A fixed point, whatever Python's version: what a node stores can be compared. For sources that are formatted as
     these are: a statement begins its line.
     """
-    code: List[str] = []
-    mark = ""
+    return _joined(_code_lines(source))
+
+
+def _joined(lines: Iterable[Tuple[str, bool]]) -> str:
+    return "\n".join([*(line for line, _is_quoted in lines), ""])
+
+
+def _code_lines(source: str) -> Iterator[Tuple[str, bool]]:
+    """Yield each line of the code, and whether a text is open where it begins."""
+    mark = before = ""
     text_indent = None
     for line in source.split("\n"):
         bare, is_quoted = line.lstrip(), bool(mark)
@@ -86,12 +97,11 @@ def strip_source(source: str) -> str:
             text_indent = len(line) - len(bare) if not is_quoted else text_indent
             continue
         if is_quoted or (bare and not bare.startswith("#")):
-            if text_indent and code[-1].endswith(":") and len(line) - len(bare) < text_indent:
+            if text_indent and before.endswith(":") and len(line) - len(bare) < text_indent:
                 # A block needs a statement.
-                code.append(" " * text_indent + "pass")
-            text_indent = None
-            code.append(line)
-    return "\n".join([*code, ""])
+                yield " " * text_indent + "pass", False
+            text_indent, before = None, line
+            yield line, is_quoted
 
 
 def _open_quotes(line: str, mark: str) -> str:
@@ -117,22 +127,6 @@ def source_of(name: str) -> str:
     if not isinstance(source, str):
         raise ReadError(name, "has no source")
     return source
-
-
-def _imports(code: str, importer: str, source_of: Callable[[str], str]) -> List[str]:
-    """Return full names of the modules of module_utils that a module needs.   code: stripped.   importer: its name."""
-    needed: List[str] = []
-    mark, statement = "", ""
-    for line in code.split("\n"):
-        if not mark and (statement or line.startswith("from ")):
-            statement += line.partition("#")[0]
-            found = _IMPORT.match(statement)
-            if found is not None:
-                dots, module, names = found.groups()
-                needed += _module_utils_imports(dots, module, names, importer, source_of)
-                statement = ""
-        mark = _open_quotes(line, mark)
-    return needed
 
 
 def _module_utils_imports(

@@ -3,9 +3,9 @@
 """Normalise lines of a log: find NCCL's records, their process and their time behind what others have put before them.
 
 NCCL writes ``HOST:PID:TID [DEVICE] NCCL INFO TEXT`` and, before WARN, ``[DATE TIME]`` (2.26 and later) and FILE:LINE
-(src/debug.cc of NVIDIA/nccl). Launchers (mpirun --tag-output, srun --label, torchrun, pdsh, Ray) and collectors
-(Docker's JSON, Kubernetes) and people (Markdown quotes, line numbers) put their marks before a line. Processes that
-share a pipe tear each other's lines.
+(src/debug.cc of NVIDIA/nccl). Launchers (mpirun --tag-output, srun --label, torchrun, pdsh, Ray), collectors (Docker's
+JSON, Kubernetes) and people (Markdown quotes, line numbers) put their marks before a line. Processes that share a pipe
+tear each other's lines.
 """
 
 from __future__ import annotations

@@ -219,13 +219,16 @@ def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Findin
     needs = gate.seconds(stage, budget)
     # Newer releases have a limit for each of the two instead of the common one.
     both, own = "PrologEpilogTimeout", "%sTimeout" % gate.PARAMETERS[stage]
-    short, missing = [], []
-    for name in ("MessageTimeout", "BatchStartTimeout", *([name for name in (both, own) if name in config] or [both])):
+    of_stage = [name for name in (both, own) if name in config] or [both]
+    # srun reports "Prolog hung" two seconds before MessageTimeout.
+    limits = {"MessageTimeout": 2.0, "BatchStartTimeout": 0.0, **dict.fromkeys(of_stage, 0.0)}
+    missing = ["%s is not in the output" % name for name in limits if name not in config]
+    short = []
+    for name, before in limits.items():
         value = number(config.get(name, ""))
-        # srun reports "Prolog hung" two seconds before MessageTimeout. 65534 is "no limit" to Slurm, and 0 is none.
-        if value and value < 65534 and value - 2.0 * (name == "MessageTimeout") < needs:
+        # 65534 is "no limit" to Slurm, and 0 is none.
+        if value and value < 65534 and value - before < needs:
             short.append("%s is %d s" % (name, value))
-        missing += [] if name in config else ["%s is not in the output" % name]
     want = "%g s for the gate at stage %s" % (needs, stage)
     fix = "raise the value in slurm.conf, then scontrol reconfigure; or lower gate_budget (half of it counts)"
     state, text = "drift" if short else "unknown" if missing else "ok", ", ".join(short or missing) or "enough"
