@@ -57,27 +57,35 @@ galaxy_info:
       versions: [jammy, noble]
 dependencies: []
 """
-# The tasks of a role that is one module, and a role within site.yml.
-ONE_MODULE = """\
+# The tasks of a role that is one module: alone, what it does, and what site.yml plays, which has read the intent, whose
+# values are checked there, and gives one verdict. A task that is skipped costs a fork a host.
+ALONE = """\
 ---
-# Written by make docs: this role is one module. vars/main.yml has its options.
+# Written by make docs: the role by itself. site.yml plays configure.yml alone.
 - name: Preflight
   ansible.builtin.include_tasks: ../../../playbooks/tasks/intent.yml
   when: busbar_intent is not defined
 
+- name: Work
+  ansible.builtin.import_tasks: configure.yml
+
+- name: Verdict
+  busbar.fabric.verdict:
+"""
+ONE_MODULE = """\
+---
+# Written by make docs: this role is one module. vars/main.yml has its options.
 - name: Configure | {name}
   busbar.fabric.{module}:
   module_defaults:
     busbar.fabric.{module}: "{{{{ __{role}_arguments }}}}"
   register: {role}_result
-
-- name: Verdict
-  busbar.fabric.verdict:
 """
 PLAYED = """
 - name: {name}
   ansible.builtin.include_role:
     name: busbar.fabric.{role}
+    tasks_from: configure
     apply:
       tags: {role}
   when: "'{role}' | busbar.fabric.is_due(hostvars, inventory_hostname)"
@@ -125,9 +133,12 @@ def documents() -> dict[Path, str]:
         found[role / "meta" / "argument_specs.yml"] = argument_specs(role.name, short, long, values)
         found[role / "meta" / "main.yml"] = galaxy(short)
         module = next((one.module for one in suite.SUITE if one.name == role.name), None)
-        if module and {path.name for path in (role / "tasks").glob("*.yml")} <= {"main.yml"}:
-            task = _task(short)
-            found[role / "tasks" / "main.yml"] = ONE_MODULE.format(name=task, module=module, role=role.name)
+        tasks = {path.name for path in (role / "tasks").glob("*.yml")}
+        if module and (tasks == {"main.yml"} or "configure.yml" in tasks):
+            found[role / "tasks" / "main.yml"] = ALONE
+        if module and tasks <= {"main.yml", "configure.yml"}:
+            text = ONE_MODULE.format(name=_task(short), module=module, role=role.name)
+            found[role / "tasks" / "configure.yml"] = text
         scenario = role / "molecule" / "default" / "molecule.yml"
         found[scenario] = scenario.read_text() if scenario.is_file() else "---\n{}\n"
         of_readme = site_values.PARTS.get(role.name, {})
