@@ -213,7 +213,7 @@ def _role_result(
 
 
 def _no_result(role: str, subject: str, have: str, because: str | None = None, fix: str = AGAIN) -> Finding:
-    return replace(HOST, id=f"run.{role}").judge(subject, "unknown", "a result", have, "ansible-playbook", fix, because)
+    return HOST._replace(id=f"run.{role}").judge(subject, "unknown", "a result", have, "ansible-playbook", fix, because)
 
 
 def _one_line(text: object) -> str:

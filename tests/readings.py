@@ -67,8 +67,8 @@ def parsers() -> dict[str, list[str]]:
 
 
 def read(output: Path) -> Any:
-    """What the parser makes of an output, as plain data. Raises what the parser raises."""
-    return plain(function(output.parent.name)(output.read_text(encoding="utf-8")))
+    """What the parser makes of an output. Raises what the parser raises."""
+    return function(output.parent.name)(output.read_text(encoding="utf-8"))
 
 
 def agrees(name: str, arguments: list[Any], expected: Any) -> bool:
@@ -77,10 +77,10 @@ def agrees(name: str, arguments: list[Any], expected: Any) -> bool:
     if isinstance(call, property):
         call = call.fget
     try:
-        found = plain(call(*map(_made, arguments)))
+        found = call(*map(_made, arguments))
     except function("core.host.ParseError") as error:  # type: ignore[misc]
         return isinstance(expected, dict) and re.search(expected.get("error", "$^"), str(error)) is not None
-    return bool(found == expected)
+    return same(found, expected)
 
 
 def _made(value: Any, within: bool = False) -> Any:
@@ -112,11 +112,27 @@ def plain(value: Any) -> Any:
     return value
 
 
+def same(value: Any, expected: Any) -> bool:
+    """Return whether a value is what JSON says; a named tuple is written there by its names, or by its places."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict") and isinstance(expected, dict):
+        value = value._asdict()
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict):
+        named = {key if isinstance(key, str) else repr(key): item for key, item in value.items()}
+        known = isinstance(expected, dict) and named.keys() == expected.keys()
+        return known and all(same(item, expected[key]) for key, item in named.items())
+    if isinstance(value, list | tuple):
+        whole = isinstance(expected, list) and len(value) == len(expected)
+        return whole and all(map(same, value, expected))
+    return bool(plain(value) == expected)
+
+
 def main() -> None:
     sys.path.insert(0, str(FOLDER.parents[2] / "collections"))
     for name in sys.argv[1:]:
         output = Path(name).resolve()
-        text = json.dumps(read(output), indent=1, ensure_ascii=False)
+        text = json.dumps(plain(read(output)), indent=1, ensure_ascii=False)
         output.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -20,6 +20,8 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__")
 LEAST = 2000
 
 _compile = builtins.compile
+# What this process had last: zipimport compiles each file twice in a row.
+_last: "list[object]" = ["", None]
 
 
 def compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **more):  # type: ignore[no-untyped-def] # noqa: A001
@@ -27,11 +29,18 @@ def compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **
     if not dont_inherit or flags or more or mode != "exec" or not isinstance(source, bytes) or len(source) < LEAST:
         return _compile(source, filename, mode, flags, dont_inherit, optimize, **more)
     digest = hashlib.sha1(("%s %d %d\n" % (sys.version, optimize, sys.flags.optimize)).encode() + source).hexdigest()
+    if _last[0] == digest:
+        return _last[1]
+    _last[:] = [digest, _cached(digest, source, filename, optimize)]
+    return _last[1]
+
+
+def _cached(digest: str, source: bytes, filename: str, optimize: int) -> object:
     file = os.path.join(FOLDER, digest)
     # Of what cannot be read nothing is used.
     with contextlib.suppress(OSError, EOFError, TypeError, ValueError), open(file, "rb") as opened:
         return marshal.load(opened)
-    code = _compile(source, filename, mode, flags, dont_inherit, optimize)
+    code = _compile(source, filename, "exec", 0, True, optimize)
     with contextlib.suppress(OSError):
         os.makedirs(FOLDER, exist_ok=True)
         part = "%s.%d" % (file, os.getpid())

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -64,7 +63,7 @@ def execute_service(host: Host, plan: Plan) -> List[str]:
     first = [command for command in plan.commands if "disable" in command.argv]
     for command in first:
         run(host, command)
-    return execute(host, replace(plan, commands=tuple(one for one in plan.commands if one not in first)))
+    return execute(host, plan._replace(commands=tuple(one for one in plan.commands if one not in first)))
 
 
 class Permission:

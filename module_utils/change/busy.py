@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 from . import guard
@@ -32,8 +31,7 @@ _HEADER = re.compile(r"pid, process_name, used_(?:gpu_)?memory \[MiB\]")
 _ROW = re.compile(r"(\d{1,10}|\[[^\]]*\]), (.*), (?:(\d{1,9}) MiB|\[?[A-Za-z/ ]+\]?)")
 
 
-@dataclass(frozen=True)
-class Busy:
+class Busy(NamedTuple):
     """reasons: users of the node, a line each; empty if there are none.   problems: what could not be read.
 
     unload_first: idle kernel modules that block the unloading of the NICs' drivers.

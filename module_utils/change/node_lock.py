@@ -16,7 +16,7 @@ import os
 import socket
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 from ..core import locks
 from ..core.check import Check
@@ -69,8 +69,7 @@ class Lock:
         return "%s since %s" % (self.run or "an unknown run (the file cannot be parsed)", at)
 
 
-@dataclass(frozen=True)
-class LockResult:
+class LockResult(NamedTuple):
     """held: whether this run has it now. holder: the run that has it instead, or had it. why: why it was taken over."""
 
     held: bool

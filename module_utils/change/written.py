@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
-from typing import Callable, Iterable, Optional, Tuple
+from typing import Callable, Iterable, NamedTuple, Optional, Tuple
 
 from ..core import ini
 from ..core.check import Check
@@ -39,8 +38,7 @@ _FORMER = (
 _VALUE = re.compile(r"(?:DEVICES|BRIDGES|NICS|READ_REQUEST) = |    '[0-9a-f:.]{12}': '")
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     """changes: what a run renews.   wrong: text of a finding on files that are not as written, "" for none.
 
     severity: "minor" where no setting differs, None for that of the check.   notes: on files of another release.

@@ -8,15 +8,13 @@ describes the check: ``make docs`` makes docs/findings.md of these strings, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from .finding import Finding, identity, printable
 from .host import Problem
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """id: dotted, lower case, the noun first (``roce_qos.pfc``). Never renamed once released.
 
     why: the rule and its reason, for a reader who sees the check for the first time.

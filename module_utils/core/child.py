@@ -51,12 +51,10 @@ def _drain(streams: Sequence[int], deadline: float, limit: int) -> Tuple[List[by
 
 
 def reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
-    """Return the exit code if the process ends in time, else None. Polls: Popen.wait blocks on a D-state child."""
-    while True:
-        rc = process.poll()
-        if rc is not None or time.monotonic() >= deadline:
-            return rc
-        time.sleep(0.01)
+    """Return the exit code if the process ends in time, else None. With a timeout, wait polls: a child may be in D."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(deadline - time.monotonic())
+    return None
 
 
 def kill_group(pid: int) -> None:

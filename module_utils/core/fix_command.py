@@ -9,15 +9,13 @@ names the permission that it needs and all tags that take part, so that it remov
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 _COMMAND = re.compile(r"\brun (?:all of )?site\.yml(?: --tags (\w+(?:,\w+)*))?((?: -e \w+=\w+)*)")
 _LEAVE = "busbar_max_disruption"
 
 
-@dataclass(frozen=True)
-class FixCommand:
+class FixCommand(NamedTuple):
     """tags: () for all roles.   disruption: the permission that it gives.   mends: nothing has to be done before.
 
     more: further variables that it sets, ``NAME=VALUE``.

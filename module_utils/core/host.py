@@ -16,7 +16,7 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, cast
 
 from . import child, orphans, redaction, trusted
 
@@ -68,8 +68,7 @@ class ParseError(ValueError):
     """The text is not what the tool or file is known to contain. The message quotes the offending part."""
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """Output of a tool. ``command`` is the argv as one line, for provenance."""
 
     command: str

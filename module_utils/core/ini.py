@@ -7,12 +7,10 @@ Sources: systemd.syntax(7), nm-settings-keyfile(5).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import List, Tuple
+from typing import List, NamedTuple, Tuple
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """first, last: its lines, from 0."""
 
     section: str

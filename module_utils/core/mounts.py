@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import List, Tuple
+from typing import List, NamedTuple, Tuple
 
 from .host import ParseError
 
@@ -13,8 +12,7 @@ PATH = "/proc/mounts"
 FSTAB = "/etc/fstab"
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """source: device or server.   folder: a blank in it is ``\\040``.   kind: ext4, nfs4, ..."""
 
     source: str

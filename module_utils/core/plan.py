@@ -8,8 +8,8 @@ Check mode shows a plan, apply executes the same plan: they cannot disagree. A p
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields, replace
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from . import fix_command, redaction
 from .finding import DISRUPTIONS, Finding
@@ -21,8 +21,7 @@ UNSUPPORTED = "unsupported: "
 Result = Dict[str, Any]
 
 
-@dataclass(frozen=True)
-class FileChange:
+class FileChange(NamedTuple):
     """Bring one file to a content and mode. ``before`` is None where there is no file, ``after`` None to remove it.
 
     backup: keep a dated copy of what was there.
@@ -73,8 +72,7 @@ class Command:
         return " ".join(map(shlex.quote, self.argv))
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """findings: one per check asked for. changes, then commands: in the order in which they must be executed.
 
     reboot: reasons why the requested state is not active before a reboot.
@@ -93,7 +91,7 @@ class Plan:
 
     def with_backup(self, backup: bool) -> Plan:
         """Return the plan with a dated copy of every file that it replaces if ``backup`` is set."""
-        return replace(self, changes=tuple(replace(change, backup=backup) for change in self.changes))
+        return self._replace(changes=tuple(change._replace(backup=backup) for change in self.changes))
 
     def limit(self, max_disruption: str) -> Plan:
         """Return the plan with every change above ``max_disruption`` withheld, and its findings say so."""
@@ -120,7 +118,7 @@ class Plan:
             findings.append(replace(f, fix=fix_command.allow(f.fix, f.disruption)) if allowed else f)
         changes = tuple(change for change in self.changes if not above(change.disruption))
         commands = tuple(command for command in self.commands if not above(command.disruption))
-        return replace(self, findings=tuple(findings), changes=changes, commands=commands)
+        return self._replace(findings=tuple(findings), changes=changes, commands=commands)
 
     def result(self) -> Result:
         """Return the result of every module of the suite.
@@ -169,5 +167,5 @@ def _brief(text: str) -> str:
 
 def merge(*plans: Plan) -> Plan:
     """Join plans in their order."""
-    joined = ([item for plan in plans for item in getattr(plan, field.name)] for field in fields(Plan))
+    joined = ([item for plan in plans for item in getattr(plan, name)] for name in Plan._fields)
     return Plan(*map(tuple, joined))

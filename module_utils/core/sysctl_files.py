@@ -8,9 +8,8 @@ Sources: sysctl.d(5) and systemd-sysctl of 252; tuned's plugin_sysctl 2.20; ufw-
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import tuned
 from .host import Host
@@ -21,8 +20,7 @@ FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/li
 MAIN = "/etc/sysctl.conf"
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """One line of a sysctl file. key: with slashes, below /proc/sys. value: None excludes the key from globs.
 
     line: 0 if not known. program: sets it after systemd-sysctl has run; "" for systemd-sysctl.
@@ -74,7 +72,7 @@ def read(host: Host) -> Tuple[List[Assignment], List[Assignment]]:
     main = _lines(host, MAIN)
     # What sets kernel settings after systemd-sysctl, in the order of a boot.
     enabled = re.search(r"(?m)^\s*ENABLED=[\"']?yes", host.read_system("/etc/ufw/ufw.conf") or "")
-    at_boot += [replace(one, program="ufw") for one in (_lines(host, "/etc/ufw/sysctl.conf") if enabled else ())]
+    at_boot += [one._replace(program="ufw") for one in (_lines(host, "/etc/ufw/sysctl.conf") if enabled else ())]
     # Where tuned reapplies the administrator's lines, those count more than its own.
     again = ("/etc/sysctl.d/", "/run/sysctl.d/", MAIN) if tuned.reapplies_sysctl(host) else ()
     theirs = {one.key for one in (*at_boot, *main) if one.path.startswith(again)}

@@ -8,8 +8,7 @@ Sources: systemd.unit(5), systemd-system.conf(5).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from .host import Host
 
@@ -24,8 +23,7 @@ _CONFIGURATION = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/us
 _WANTS = (*UNITS, "/run/systemd/generator", "/run/systemd/generator.late")
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """Describe a unit of systemd.
 
     path: its file, "" where there is none. masked: it is empty. parts: (path, text) of it and of its drop-ins.

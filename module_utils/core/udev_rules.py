@@ -8,9 +8,8 @@ Source: udev(7) of systemd 252.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .host import Host
 from .systemd_files import by_name
@@ -20,8 +19,7 @@ _TESTS = ("==", "!=")
 _PAIR = re.compile(r'\s*,?\s*([A-Z_]+(?:\{[^}]*\})?)\s*(==|!=|\+=|-=|:=|=)\s*"((?:[^"\\]|\\.)*)"')
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One rule. pairs: (key, operator, value), in their order."""
 
     path: str

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ToolMissing, attempt, noted
 from ..machine.pci import parse_text, read_value
@@ -18,8 +17,7 @@ GRUB_CFG = "/boot/grub/grub.cfg"
 _GRUBBY = ("grubby", "--default-kernel")
 
 
-@dataclass(frozen=True)
-class Kernels:
+class Kernels(NamedTuple):
     """Releases, as uname -r prints them.
 
     running: None where it could not be read.   installed: those that could be booted.

@@ -8,14 +8,12 @@ Sources: modinfo(8); modprobe(8); depmod.d(5); the kernel's Documentation/kbuild
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 
 
-@dataclass(frozen=True)
-class ModuleFile:
+class ModuleFile(NamedTuple):
     """A module that modprobe would load for one kernel.   srcversion: "" if modinfo prints none.
 
     license: distinguishes NVIDIA's open module from the closed.   depends: names, with _ for -; None if not printed.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Union
+from typing import Dict, List, Mapping, NamedTuple, Optional, Union
 
 from ..core.host import ParseError
 
@@ -48,8 +48,7 @@ class Value:
         return self.word.casefold() == str(want).casefold()
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting of a NIC. None: the firmware does not report it, or the line is not understood."""
 
     current: Optional[Value]

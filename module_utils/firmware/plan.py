@@ -8,7 +8,7 @@ then, it is an error, and no further reboot is requested. Source: the mstflint t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import List, Optional, Tuple, Union
 
 from ..core import fix_command
@@ -86,7 +86,7 @@ def plan(have: NicsState) -> Plan:
         findings.append(SETTINGS.judge(card.label, "unknown", card.key, str(card.answer), card.source, fix))
     merged = merge(Plan(tuple(findings)), *plans)
     # A name that no card has is one mistake.
-    return replace(merged, findings=one_cause(merged.findings, ("unsupported",)))
+    return merged._replace(findings=one_cause(merged.findings, ("unsupported",)))
 
 
 def mends(finding: Finding) -> bool:

@@ -8,9 +8,9 @@ port. A card without a declared port is never touched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from ..core.host import BOOT_ID, Host, Problem, ReadError, ToolMissing, attempt
 from ..machine.profile import NicSetting, Profile
@@ -35,8 +35,7 @@ class SettingsWanted:
     firmware: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """address: of its first declared port, and label.   wanted: its settings.
 
     answer: its settings by name; None: not queried.   source: the command that has queried it.
@@ -135,13 +134,13 @@ def read(
     for card in found:
         query = partial(tools.query, host, card.address, [one.name for one in card.wanted])
         result = _attempt(query, "%s -d %s" % (tools.CONFIG[0], card.address))
-        card = replace(card, failed=failed.get(card.address, ""))
+        card = card._replace(failed=failed.get(card.address, ""))
         if isinstance(result, Problem):
-            card = replace(card, answer=result, source=result.source)
+            card = card._replace(answer=result, source=result.source)
         else:
-            card = replace(card, answer=result[0], source=result[1])
+            card = card._replace(answer=result[0], source=result[1])
         if card.waits:
-            card = replace(card, image=_attempt(partial(tools.flash, host, card.address), tools.FLINT[0] + " query"))
+            card = card._replace(image=_attempt(partial(tools.flash, host, card.address), tools.FLINT[0] + " query"))
         queried.append(card)
     boot = host.read(BOOT_ID) or ""
     if not boot and any(card.waits for card in queried):

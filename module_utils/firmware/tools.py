@@ -8,8 +8,7 @@ Both end with an error and a line that begins with -E- on failure.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from ..core.host import Host, Output, ParseError, ReadError, ToolMissing
 from . import nv_settings
@@ -23,8 +22,7 @@ _REFUSED = re.compile(r"-E- (?:The Device doesn't support (\S+) parameter|Unknow
 _IMAGE_LINE = re.compile(r"(FW Version|FW Version\(Running\)|PSID): +(\S{1,64})")
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """following: version that the next boot loads.   running: the same where the tool prints it once.   psid: board."""
 
     following: str

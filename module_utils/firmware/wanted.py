@@ -9,8 +9,7 @@ Source: mstflint mlxconfig_dbs/mlxconfig_host.db.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..machine.profile import NicSetting, Profile
@@ -56,8 +55,7 @@ def versions(firmware: Mapping[str, Any]) -> Mapping[str, str]:
     return firmware
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """name: as the tool has it, ``LINK_TYPE_P1``.
 
     declared: by the site or the profile; else wanted only if a card has it.

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..change import apply, module
@@ -46,7 +45,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
 
     def make(host: Host, changes: Plan) -> List[str]:
         nonlocal failed
-        backups = apply.execute(host, replace(changes, commands=()))
+        backups = apply.execute(host, changes._replace(commands=()))
         failed = peermem.load(host) if changes.commands else None
         return backups
 

@@ -10,8 +10,7 @@ Sources: modprobe(8); messages of kernel/module (6.12).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from ..core.finding import printable
 from ..core.host import Host, ReadError
@@ -24,8 +23,7 @@ REBUILD = "dkms build --force %(module)s && dkms install --force %(module)s"
 _LOAD_TIMEOUT = 60.0
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """Reason of a failed load.   says: text after its name or "it".   fix may hold %(module)s, the driver's in DKMS."""
 
     says: str
@@ -74,8 +72,7 @@ SIGNS: Tuple[Tuple[str, Reason], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A modprobe that failed: what it printed, one line, and the reason if known."""
 
     said: str

@@ -9,8 +9,7 @@ Sources: NCCL src/transport/net_ib/gdr.cc (2.30); modules-load.d(5), systemd.uni
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Iterator, List, Optional, Sequence
+from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 from ..change import written
 from ..core import fix_command
@@ -114,8 +113,7 @@ _DRAIN = "drain the node, then modprobe -r %s && modprobe %s, or reboot" % (LEGA
 # -- which path ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """path: "dmabuf", "peermem", or "" if neither can work or it is unknown.   load: modprobe may fix it."""
 
     path: str

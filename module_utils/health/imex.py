@@ -18,7 +18,7 @@ import stat
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
-from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -102,8 +102,7 @@ MEMBERSHIP = Check(
 ZEROS = "00000000-0000-0000-0000-000000000000"
 
 
-@dataclass(frozen=True)
-class Domain:
+class Domain(NamedTuple):
     """A domain as one node sees it. state: UP, DEGRADED, DOWN, ...   nodes: (host, status, version) of each."""
 
     state: str

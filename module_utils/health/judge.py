@@ -8,8 +8,7 @@ judge_gpu.py judges single GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -64,8 +63,7 @@ _ASSIGNED = "partition_assigned"
 _AER_CORRECTABLE = 480 / 900.0
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """power_limit: watts that the site caps its GPUs to; None: their default."""
 
     profile: Profile
@@ -256,5 +254,5 @@ def store_counters(host: Host, have: NodeState, found: Plan) -> Plan:
     except ReadError as error:
         fix = "make %s a directory that root owns and can write, and run this again" % record.FOLDERS[-1]
         failed = RECORD.judge(record.FILE, "unknown", "stored", error.problem.message, error.problem.source, fix)
-        return replace(found, findings=(*(one for one in found.findings if one.check != RECORD.id), failed))
+        return found._replace(findings=(*(one for one in found.findings if one.check != RECORD.id), failed))
     return found

@@ -8,8 +8,7 @@ control node compares a port with others of the fleet. Limits and their sources:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -126,8 +125,7 @@ def since(have: NodeState, port: Port, least: float = record.SHORTEST) -> Option
     return None if growth is None or growth.seconds < least else growth
 
 
-@dataclass(frozen=True)
-class PortGrowth:
+class PortGrowth(NamedTuple):
     """Growth of a port's counters since the previous run. speed: ``NDR``.   seconds: None without an earlier record."""
 
     rail: int

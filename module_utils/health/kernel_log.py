@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.finding import printable
 from ..core.host import Host, Problem, ReadError, ToolHung, attempt
@@ -48,8 +48,7 @@ _FRAME = re.compile(
 _SET_UP = 10.0
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """at: seconds since boot, as the kernel counts them; None where it prints no time.   order: its place."""
 
     at: Optional[float]
@@ -69,8 +68,7 @@ class Series:
     bursts: int = 1
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(NamedTuple):
     """series: by their first lines, oldest first.   uptime: seconds since boot, now; None where it could not be read.
 
     problem: why it does not go back to the boot, or to the requested time.
@@ -139,7 +137,7 @@ def _added(records: List[Line], line: Line) -> bool:
 
 def _joined(line: Line, more: str) -> Line:
     more = printable(more.strip())
-    return line if more in line.text else replace(line, text=("%s %s" % (line.text, more))[:_JOINED])
+    return line if more in line.text else line._replace(text=("%s %s" % (line.text, more))[:_JOINED])
 
 
 def _sorted(records: Sequence[Line], begin: float) -> Tuple[Tuple[Series, ...], int]:
@@ -178,7 +176,7 @@ def read(host: Host, since: float, now: float) -> Log:
         log, why = Log(), error.problem
     else:
         if first is not None and first <= max(_BEGINNING, begin):
-            return replace(log, uptime=uptime)
+            return log._replace(uptime=uptime)
         text = "has no line with a time (cleared, or printk.time=0)"
         if first is not None:
             text = "begins %.0f s after the boot: what was before is overwritten or cleared" % first
@@ -188,12 +186,12 @@ def read(host: Host, since: float, now: float) -> Log:
         if not _journal(host, "-n", "1", "--reverse", "--until=@%d" % max(since, booted + _LATE)).strip():
             raise ReadError("journalctl -b", "has nothing from before that time")
         text = _journal(host, "-k", "--since=@%d" % max(since, booted), "--grep=%s" % "|".join(map(re.escape, WORDS)))
-        return replace(parse(text, begin)[0], uptime=uptime, source="journalctl -k -b")
+        return parse(text, begin)[0]._replace(uptime=uptime, source="journalctl -k -b")
     except ReadError as error:
         hung = isinstance(error, ToolHung)
         problem = error.problem if hung else Problem(why.source, "%s; %s" % (why.message, error.problem))
     # What is left of the ring counts all the same.
-    return replace(log, uptime=uptime, problem=problem)
+    return log._replace(uptime=uptime, problem=problem)
 
 
 def read_uptime(host: Host) -> Optional[float]:

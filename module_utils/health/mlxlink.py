@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, problem_of
@@ -38,8 +38,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?(?:[eE]-?[0-9]{1,3})?")
 _LEAST = 1e-60
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """degrees, alarm: Celsius; None of a cable that has no sensor.
 
     errors, rate: since the port was last cleared, ``seconds`` ago: symbols that error correction could not mend, where
@@ -53,8 +52,7 @@ class Reading:
     seconds: Optional[float] = None
 
 
-@dataclass(frozen=True)
-class Module:
+class Module(NamedTuple):
     """Module of one rail.   label: subject of its findings.   problem: why there is no reading."""
 
     rail: int
@@ -87,15 +85,15 @@ def read(
             skipped = Problem(TOOL, "was not queried: the ports before it took more than %g s" % BOUND)
         try:
             reading = None if skipped else parse(_run(host, command(nic.pci)))
-            found.append(replace(module, reading=reading, problem=skipped))
+            found.append(module._replace(reading=reading, problem=skipped))
         except ToolHung as error:
             skipped = error.problem
-            found.append(replace(module, problem=skipped))
+            found.append(module._replace(problem=skipped))
         except (ReadError, ParseError) as error:
             problem = problem_of(error, " ".join(command(nic.pci)))
             # The same cause gives the same message on all ports.
             message = problem.message.replace(nic.pci, "DEVICE")
-            found.append(replace(module, problem=Problem(problem.source, message)))
+            found.append(module._replace(problem=Problem(problem.source, message)))
     return tuple(found)
 
 

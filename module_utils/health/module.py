@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Dict, Mapping
 
 from ..change import module
@@ -44,7 +44,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, o
     return {
         **found.result(),
         "devices": device_report.devices(host, have, machine, wanted.profile, found.findings),
-        "ports": [asdict(port) for port in judge_ports.fleet_counters(have)],
+        "ports": [port._asdict() for port in judge_ports.fleet_counters(have)],
         **({} if domain is None else {"imex": domain}),
         "facts": {"vbios": None if images is None else ", ".join(sorted(images))},
         "boot_id": have.boot_id,

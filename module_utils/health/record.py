@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 from ..change import apply
 from ..core.finding import printable
@@ -58,8 +58,7 @@ class Record:
         return self.boot_id == other.boot_id and mine == theirs
 
 
-@dataclass(frozen=True)
-class StoredRecords:
+class StoredRecords(NamedTuple):
     """Content of the file: the last record, and the baseline before it."""
 
     last: Record

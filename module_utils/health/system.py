@@ -11,9 +11,8 @@ ldconfig(8), which prints that an empty file "is empty, not checked".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding, printable
@@ -40,8 +39,7 @@ DRIVER_LIBRARY = Check(
 have none, as with a driver from a container"""
 
 
-@dataclass(frozen=True)
-class Sensor:
+class Sensor(NamedTuple):
     """degrees, limit: Celsius.   source: the file of the first."""
 
     pci: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..machine.pci import parse_address
@@ -154,8 +154,7 @@ class Event:
         return "%s %s %s %s" % (self.pci, self.name, self.action, self.cause)
 
 
-@dataclass(frozen=True)
-class Trouble:
+class Trouble(NamedTuple):
     """Trouble of one GPU or switch.   root: the event that caused the others.   numbers: count of each Xid.
 
     action: that its events request, None if no catalog has it.

@@ -12,8 +12,7 @@ Sources: kernel-parameters.txt, drivers/iommu (6.12; TEGRA241_CMDQV in arm/Kconf
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..change import apply, module
 from ..core import fix_command
@@ -80,8 +79,7 @@ AMD_IOMMU = Check(
 "Is there no `amd_iommu=on`, which the kernel ignores"
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """cpu: "intel", "amd", "arm". types: PCI address of each GPU and NIC -> its domain type, None without a group.
 
     smmus: SMMUv3 of a guest on Grace.   has_queues: it has the chip's command queues.

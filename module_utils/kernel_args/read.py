@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..core import tuned
 from ..core.host import Host, ParseError, ReadError
@@ -28,8 +28,7 @@ GRUBENV = {"grub": "/boot/grub/grubenv", "bls": "/boot/grub2/grubenv"}
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Arguments of one kernel at the next boot.
 
     name: of the entry or file, for people. line: as the kernel gets it. kernel: its file, as a boot entry names it.

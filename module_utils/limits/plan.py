@@ -102,7 +102,7 @@ def plan(have: LimitsState, want: LimitsWanted) -> Plan:
         findings.append(_daemon(name, processes, have.unread.get(name), want, unit if cause else None))
     if want.shm:
         findings.append(_shm(have, want))
-    return replace(merge(*judged), findings=tuple(findings))
+    return merge(*judged)._replace(findings=tuple(findings))
 
 
 def render_login(want: LimitsWanted) -> str:

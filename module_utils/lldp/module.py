@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Dict, Mapping, Tuple
 
 from ..change import module
@@ -43,5 +42,5 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         machine = topology.read(host, ask_nvidia_smi=False)
         own = rail_ports(machine, rails.match(machine, of_site), of_site)
     heard = neighbour.read(host) if own else neighbour.LldpState()
-    neighbours = [asdict(one) for one in port_neighbours(heard, own, want)]
+    neighbours = [one._asdict() for one in port_neighbours(heard, own, want)]
     return dict(plan(heard, own, want).result(), neighbours=neighbours)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt, problem_of
@@ -56,8 +56,7 @@ class Neighbour:
         return "%s %s" % (self.name or self.chassis, self.port)
 
 
-@dataclass(frozen=True)
-class LldpState:
+class LldpState(NamedTuple):
     """Output of the host's LLDP agent.
 
     source: its command; "" if none is running, and ``silent`` has the reason.   mask: what masks lldpd.

@@ -9,7 +9,7 @@ is not a fault: `docs/cabling.md#lldp`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
 from ..core.finding import Finding, one_cause
@@ -93,8 +93,7 @@ class LldpIntent:
     roce: PortConfig = field(default_factory=PortConfig)
 
 
-@dataclass(frozen=True)
-class RailPort:
+class RailPort(NamedTuple):
     """A port of a rail, of a bond each member. mtu: of its interface, in bytes.   mac: its address, or its bond's."""
 
     rail: int
@@ -106,8 +105,7 @@ class RailPort:
     mac: str = ""
 
 
-@dataclass(frozen=True)
-class PortNeighbour:
+class PortNeighbour(NamedTuple):
     """A rail's port and its neighbour, "" without one, which the control node compares over hosts.
 
     chassis, name: of the switch.   port, description: of its port.

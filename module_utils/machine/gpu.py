@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 from xml.etree import ElementTree
 
 from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, ToolMissing, attempt, noted
@@ -34,8 +34,7 @@ _NVLINK_LINK = re.compile(r"Link ([0-9]{1,3}): (?:(<inactive>)|[0-9]+(?:\.[0-9]+
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Driver:
+class Driver(NamedTuple):
     version: str  # 580.159.04
     open_kernel_module: bool
     source: str

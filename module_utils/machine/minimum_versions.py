@@ -10,8 +10,7 @@ Sources: NVIDIA's security bulletins by number (repository NVIDIA/product-securi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -85,8 +84,7 @@ CHECKS = {
 }
 
 
-@dataclass(frozen=True)
-class Minimum:
+class Minimum(NamedTuple):
     """The first good version of a line.   source: bulletin and date, or the variable."""
 
     component: str
@@ -98,8 +96,7 @@ class Minimum:
         return (version_key(self.version) or ())[: _LINES[self.component]]
 
 
-@dataclass(frozen=True)
-class Installed:
+class Installed(NamedTuple):
     """A component of a node.   subject: of its finding.   version: None if it could not be read.
 
     declared: in busbar_firmware.   because: id of the finding that causes another version.

@@ -8,10 +8,9 @@ Sources: kernel Documentation/ABI/testing/sysfs-class-net, /proc/net/route and /
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import List, Optional, Tuple, Union
+from typing import List, NamedTuple, Optional, Tuple, Union
 
 from ..core.host import Host, ParseError, Problem, attempt, read_once
 from .pci import ADDRESS, fullmatch, matching, natural_key, parse_address, parse_decimal, read_value
@@ -25,8 +24,7 @@ _UP, _REJECT, _LOCAL = 0x0001, 0x0200, 0x80000000  # linux/route.h, linux/ipv6_r
 Address = Union[IPv4Address, IPv6Address]
 
 
-@dataclass(frozen=True)
-class Netdev:
+class Netdev(NamedTuple):
     name: str
     pci: Optional[str]  # None for virtual interfaces
     mac: Optional[str]  # 6 bytes, on InfiniBand 20
@@ -39,8 +37,7 @@ class Netdev:
     source: str
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """One of the main table; network as a number, length in bits."""
 
     netdev: str

@@ -8,9 +8,8 @@ Source: ip-address(8) of iproute2, whose JSON is the same from 4.19 on.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_address, ip_interface
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from ..core.host import Host, ParseError, read_once
 
@@ -20,8 +19,7 @@ _TIMEOUT = 20.0
 _FAMILIES = {"inet": 4, "inet6": 6}
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """An address with the length of its subnet's prefix: ``10.0.0.1``, 24."""
 
     address: str

@@ -8,8 +8,7 @@ Sources: kernel Documentation/networking/vrf.rst; ip-link(8), ip-rule(8), ip-rou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, Sequence, Tuple
+from typing import Dict, NamedTuple, Sequence, Tuple
 
 from ..core.host import Host, ParseError
 from .netdev import Netdev
@@ -21,8 +20,7 @@ VRFS = ("ip", "-j", "-d", "link", "show", "type", "vrf")
 _FOR_ALL = {"priority", "src", "srclen", "dst", "dstlen", "table", "protocol", "action", "goto", "suppress_prefixlen"}
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """source: address or subnet, "" for all. table: its number or name. other: it asks for more than the source.
 
     destination: subnet, "" for all. some: it is for some packets only, by mark, port, interface or the like.
@@ -36,8 +34,7 @@ class Rule:
     some: bool = False
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """destination: ``default`` or ``10.0.0.0/24``. gateway, source: "" for none."""
 
     destination: str
@@ -74,8 +71,7 @@ def parse_routes(text: str) -> Dict[str, Tuple[Route, ...]]:
     return found
 
 
-@dataclass(frozen=True)
-class Vrf:
+class Vrf(NamedTuple):
     """families: with the rule that leads to the tables of VRFs.   routes: of its table."""
 
     name: str

@@ -9,8 +9,7 @@ the driver, and it names NICs by number.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..core.host import Host, ParseError
 from .topology import Topology, is_far_for_want_of_numa
@@ -26,8 +25,7 @@ _CELL = re.compile(r"^(?:X|NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)$")
 _NOT_A_DEVICE = ("CPU", "NUMA", "GPU")
 
 
-@dataclass(frozen=True)
-class TopoMatrix:
+class TopoMatrix(NamedTuple):
     gpus: Tuple[str, ...]  # GPU0, GPU1, ...
     nics: Dict[str, Optional[str]]  # NIC0 or mlx5_0 -> RDMA device; None where no legend names it
     cells: Dict[Tuple[str, str], str]  # (row, column) -> X, NV18, PIX, PXB, PHB, NODE or SYS

@@ -10,9 +10,8 @@ Sources: kernel Documentation/ABI/testing/sysfs-bus-pci; NCCL src/graph (2.30).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Callable, Dict, List, Match, Optional, Pattern, Set, Tuple, TypeVar, Union
+from typing import Callable, Dict, List, Match, NamedTuple, Optional, Pattern, Set, Tuple, TypeVar, Union
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted, read_once
 
@@ -25,8 +24,7 @@ PATH_CLASSES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
 NEAR = ("PIX", "PXB")
 
 
-@dataclass(frozen=True)
-class PciDevice:
+class PciDevice(NamedTuple):
     """One function. Speeds in GT/s, widths in lanes; None where the kernel does not say."""
 
     address: str  # 0000:1b:00.0
@@ -231,11 +229,10 @@ def _with_link(host: Host, device: PciDevice, problems: List[Problem]) -> PciDev
     physfn, driver = (target and target.rsplit("/", 1)[-1] for target in targets.values())
     if physfn is not None:
         # The link is the physical function's: a virtual function reads as "Unknown" and width 0.
-        return replace(device, physfn=physfn, driver=driver)
+        return device._replace(physfn=physfn, driver=driver)
     # So may one in a guest, which has no physfn there: that is no problem of the node then.
     unread = [] if is_mlx5_vf(device) else problems
-    return replace(
-        device,
+    return device._replace(
         driver=driver,
         current_speed_gts=read_value(host, path + "/current_link_speed", parse_speed, unread),
         current_width=read_value(host, path + "/current_link_width", _parse_width, unread),
@@ -266,7 +263,7 @@ def _capped(device: PciDevice, linked: Dict[str, PciDevice], unread: Set[str]) -
         width = None
     elif width is not None and port.max_width is not None:
         width = min(width, port.max_width)
-    return replace(device, max_speed_gts=speed, max_width=width)
+    return device._replace(max_speed_gts=speed, max_width=width)
 
 
 def read_lockdown(host: Host) -> str:

@@ -10,8 +10,7 @@ Sources: kernel Documentation/ABI/testing/sysfs-bus-pci; PCI Express Base Specif
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .pci import ADDRESS, PciDevice
 from .profile import PcieLink, Rail
@@ -22,8 +21,7 @@ from .topology import Topology
 _TO_CPU = PcieLink(32, 16)
 
 
-@dataclass(frozen=True)
-class InnerLink:
+class InnerLink(NamedTuple):
     """A link whose lower end is a switch. lower, upper: PCI addresses of its ends.
 
     now, possible: what the link runs at, and the most that both ends can; None where the kernel does not say.

@@ -7,8 +7,8 @@ Sources: NCCL src/graph (paths and PCI speed), IBTA 1, 14.2.5.6, PCI Express Bas
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
+from dataclasses import replace
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
 from ..core.finding import Finding, one_cause
@@ -45,8 +45,7 @@ _STATE_FIXES = {
 }
 
 
-@dataclass(frozen=True)
-class CrossCheck:
+class CrossCheck(NamedTuple):
     """Differences of a second source about the same machine, or why it could not be read.
 
     lost: how many of the disagreements are RDMA devices that sysfs does not have.

@@ -10,10 +10,10 @@ Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA Fabric M
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv6Address
-from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted, read_once
 from ..core.number import whole
@@ -63,8 +63,7 @@ class Gid:
         return self.ipv4 or str(IPv6Address(self.gid))
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(NamedTuple):
     number: int
     state: Optional[str]  # "ACTIVE", "DOWN", "INIT", "ARMED"
     phys_state: Optional[str]  # "LinkUp", "Disabled", "Polling", ...
@@ -74,8 +73,7 @@ class Port:
     gids: Tuple[Gid, ...]  # only entries in use
 
 
-@dataclass(frozen=True)
-class RdmaDevice:
+class RdmaDevice(NamedTuple):
     name: str  # mlx5_0
     pci: Optional[str]  # 0000:1b:00.0; None for software devices (rxe, siw)
     node_guid: Optional[str]
@@ -88,8 +86,7 @@ class RdmaDevice:
     manages_nvswitch: bool = False
 
 
-@dataclass(frozen=True)
-class RdmaPort:
+class RdmaPort(NamedTuple):
     """active, largest: RDMA MTU of a port in bytes."""
 
     active: int
@@ -174,7 +171,7 @@ def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:
     devices = [_device(host, name, problems) for name in sorted(names, key=natural_key)]
     infiniband = [one.name for one in devices if all(port.link_layer == "InfiniBand" for port in one.ports)]
     bridges = nvswitch_bridges(host, infiniband)
-    return tuple(replace(device, manages_nvswitch=device.name in bridges) for device in devices), tuple(problems)
+    return tuple(device._replace(manages_nvswitch=device.name in bridges) for device in devices), tuple(problems)
 
 
 def nvswitch_bridges(host: Host, infiniband: Sequence[str]) -> FrozenSet[str]:

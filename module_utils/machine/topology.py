@@ -8,7 +8,7 @@ Facts only: the profile defines the expected state (profile.py, platform.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import AbstractSet, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import Host, Problem, read_once
 from . import gpu, netdev, pci, rdma, virtualization
@@ -34,8 +34,7 @@ _NEAR = ("X", "PIX", "PXB")
 ROLES = ("efa", "nvswitch", "vf", "management", "bond", "down", "compute", "storage")
 
 
-@dataclass(frozen=True)
-class Nic:
+class Nic(NamedTuple):
     """One PCI network function with all that is known of it."""
 
     pci: str

@@ -8,8 +8,7 @@ the kernel's drivers ena, efa, gve and mana.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..core.host import Host, Problem, attempt
 from .pci import DEVICES, parse_hex, parse_text, read_value
@@ -41,8 +40,7 @@ _DEVICES: Dict[Tuple[Optional[int], ...], str] = {(0x1414, 0x00BA): AZURE, (0x1A
 _AMAZON = 0x1D0F
 
 
-@dataclass(frozen=True)
-class Virtualization:
+class Virtualization(NamedTuple):
     is_vm: bool
     # "kvm", "vmware", "xen", "hyper-v", "amazon", "google", "unknown"; "none" on bare metal
     hypervisor: str
@@ -76,7 +74,7 @@ def read(host: Host) -> Tuple[Virtualization, Tuple[Problem, ...]]:
     found = _detect(host, vendor, product, named, problems)
     cloud = _ASSET_TAGS.get(tag) or _CLOUD_OF.get(named or "", "")
     # Machines of metal have ten times the devices, and their DMI is not hidden.
-    return replace(found, cloud=cloud or (_by_devices(host) if found.is_vm else "")), tuple(problems)
+    return found._replace(cloud=cloud or (_by_devices(host) if found.is_vm else "")), tuple(problems)
 
 
 def _by_devices(host: Host) -> str:

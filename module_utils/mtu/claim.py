@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
-from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.ini import FALSE, Setting
 from ..core.number import whole
@@ -28,8 +28,7 @@ _ROUTE_NAMES = {"Gateway": "via", "PreferredSource": "src", "from": "src", "Tabl
 Words = Sequence[str]
 
 
-@dataclass(frozen=True)
-class Addressing:
+class Addressing(NamedTuple):
     """Addressing by an owner's files.
 
     addresses: IPv4 ones as ``10.0.0.1/24``; None if not known. dynamic: DHCP may bring others.
@@ -59,6 +58,9 @@ class Addressing:
         parsed = tuple(_route(words, name) for words in routes if words)
         unique = None if known is None else tuple(dict.fromkeys(known))
         return cls(unique, dynamic, tuple(_rule(words) for words in rules if words), parsed)
+
+
+UNADDRESSED = Addressing()
 
 
 def _rule(words: Words) -> Rule:
@@ -133,8 +135,7 @@ def parse_ifupdown(stanzas: Iterable[Tuple[str, Sequence[Tuple[str, str]]]], nam
     return Addressing.make(name, addresses, dynamic, rules, routes)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """The routing table of a rail. number: of the table, and the priority of its rules, one for each source.
 
     sources: IPv4 addresses whose packets go by this table.
@@ -178,7 +179,7 @@ class Claim:
     mode: int = 0o644
     refused: Tuple[str, str] = ("", "")
     reload: Optional[Command] = None
-    addressing: Addressing = Addressing()
+    addressing: Addressing = UNADDRESSED
     unmanaged: bool = False
     stack: ClassVar[str] = ""
     secret: ClassVar[bool] = False

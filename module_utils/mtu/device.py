@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..core import udev_rules
 from ..core.host import Host, ParseError, Problem, attempt
@@ -44,8 +44,7 @@ class Device:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """Data of ip on a Device. permanent: original hardware address, "" if it still has that."""
 
     altnames: Tuple[str, ...] = ()

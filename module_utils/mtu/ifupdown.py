@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..core import effective_unit
 from ..core.host import Host, ParseError
@@ -97,8 +97,7 @@ def _gather(host: Host, path: str, files: Dict[str, str]) -> bool:
     return mapping
 
 
-@dataclass(frozen=True)
-class Iface:
+class Iface(NamedTuple):
     """An iface stanza. line: last line of its heading. options: (name, value, first line, last line); lines from 0."""
 
     name: str

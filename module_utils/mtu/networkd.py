@@ -11,7 +11,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core import ini, systemd_files
@@ -64,8 +64,7 @@ class Link(claim.Claim):
     stack: ClassVar[str] = "link"
 
 
-@dataclass(frozen=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """A file of FOLDERS. parts: (path, text) of the file itself and of its drop-ins, the one that counts most last."""
 
     name: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core import ini, systemd_files, udev_rules
 from ..core.host import Host
@@ -45,8 +45,7 @@ class NetworkManager(claim.Claim):
         return ini.set_setting(text, self.ident, "mtu", str(mtu), continued=False)
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(NamedTuple):
     """Hold a keyfile. values: (section, key) -> value."""
 
     path: str
@@ -87,8 +86,7 @@ class Profile:
         return every(results)
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """words, path: unmanaged devices, and the file that lists them. settings: (section, key) -> (value, file)."""
 
     words: str

@@ -7,9 +7,9 @@ Each has its rules, in the module of its name. If the owner is not clear, Owner.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core import effective_unit
 from ..core.host import Host, ParseError, ReadError
@@ -41,8 +41,7 @@ PROGRAMS: Tuple[Tuple[Read, str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """claims: of the programs that set an interface up. doubt: what could not be read or understood, "" for nothing."""
 
     claims: Tuple[Claim, ...] = ()

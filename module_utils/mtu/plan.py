@@ -8,9 +8,8 @@ Source: kernel include/rdma/ib_addr.h iboe_get_mtu.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -74,8 +73,7 @@ READABLE = Check("netdev_mtu.readable", why="what cannot be read cannot be judge
 "Could the interface's own files be read"
 
 
-@dataclass(frozen=True)
-class MtuState:
+class MtuState(NamedTuple):
     """nics: of the Ethernet rails. devices, owners: by interface, of all. rdma: (RDMA device, port) -> its MTU."""
 
     nics: Tuple[Nic, ...]

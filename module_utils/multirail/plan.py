@@ -10,7 +10,6 @@ Sources: sysctl.d(5) and systemd-sysctl of 252; systemd.network(5); netplan(5) a
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -71,7 +70,7 @@ def plan(have: MultirailState, want: MultirailConfig) -> Plan:
     rules = Plan(tuple(routers.judge_rules(have.rails)))
     found = merge(_plan_sysctl(have, want.policy), _plan_leftover(have, want.policy), rules, *routing, unread)
     if any(change.path.startswith(netplan.FOLDER) for change in found.changes):
-        return replace(found, commands=(netplan.GENERATE, *found.commands))
+        return found._replace(commands=(netplan.GENERATE, *found.commands))
     return found
 
 

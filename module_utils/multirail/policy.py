@@ -7,8 +7,7 @@ Source: kernel Documentation/networking/ip-sysctl.rst, include/linux/inetdevice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 from ..core.host import ParseError
 from ..machine.profile import Profile, roce_rails
@@ -18,8 +17,7 @@ GATEWAYS = ("none", "first", "last")
 _LARGEST = {"arp_ignore": 8, "arp_announce": 2, "rp_filter": 2, "accept_local": 1}
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """values: kernel setting -> value, for every rail. source: where they are from. routing: a table for each rail.
 
     has_values, has_routing: whether the inventory reports it; else Busbar's files for it stay.
@@ -43,8 +41,7 @@ POLICIES = {
 }
 
 
-@dataclass(frozen=True)
-class MultirailConfig:
+class MultirailConfig(NamedTuple):
     """gateway: of each rail's table: none, or the first or last address of the rail's subnet; "" leaves it.
 
     mtu_judged: netdev_mtu judges the same rails, and has a finding if the owner of one is not clear.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..change import written
 from ..core.finding import Finding
@@ -56,8 +56,7 @@ _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     name: str
     value: str
     reason: str  # becomes a comment, so it holds no "=" (NCCL before 2.26 would take it for an assignment)
@@ -89,8 +88,7 @@ class Want:
     image: Image = field(default_factory=Image)  # what the cloud's image has set
 
 
-@dataclass(frozen=True)
-class Derivation:
+class Derivation(NamedTuple):
     """variables: in the order of the file. blockers: why nothing can be written; then variables is empty."""
 
     variables: Tuple[Variable, ...]

@@ -16,9 +16,8 @@ import os
 import re
 import shlex
 import stat
-from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..core import ini, mounts, systemd_files
 from ..core.finding import printable
@@ -48,8 +47,7 @@ _LUA = re.compile(r"environment\s*(?:\.|\[\s*[\"'])(%s)(?:[\"']\s*\])?\s*=\s*(.*
 _LITERAL = re.compile(r"([\"'])(.*?)\1\s*;?\s*$")
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A variable that a file sets before nccl.conf does.
 
     name: as the file has it.   value: None if it depends on running the file.
@@ -85,8 +83,7 @@ class Setting:
         return match.group() if match else self.name
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """All that is set before nccl.conf.
 
     settings: in no order of precedence, for which wins depends on how a job is started.   problems: unreadable files.

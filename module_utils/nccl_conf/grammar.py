@@ -8,7 +8,6 @@ Source: NCCL src/misc/param.cc.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .version import NEWEST, Version
@@ -27,8 +26,7 @@ _CHUNK = 4095
 _INTEGER = re.compile(r"[ \t\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line as NCCL takes it.
 
     number: counted from 1; pieces of an over-long line share it.   raw: the line without its line feed.

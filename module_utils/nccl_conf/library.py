@@ -13,8 +13,7 @@ import os
 import re
 import stat
 import struct
-from dataclasses import dataclass
-from typing import BinaryIO, Dict, FrozenSet, Optional, Sequence, Tuple
+from typing import BinaryIO, Dict, FrozenSet, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import Host, ReadError
 from .version import Version, parse_version
@@ -41,8 +40,7 @@ _NAME = re.compile(rb"(NCCL_[A-Z0-9_]+)\0")
 _VERSION = re.compile(rb"NCCL version ([0-9.]+)\+cuda")
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """path: the file that was read.   names: what it reads, ``NCCL_...``.   architecture: None for another one."""
 
     path: str

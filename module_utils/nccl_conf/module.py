@@ -99,7 +99,7 @@ class Task:
         libraries, findings = [], []
         for path in paths:
             try:
-                libraries.append(replace(nccl_library.scan(self.host.system(path)), path=path))
+                libraries.append(nccl_library.scan(self.host.system(path))._replace(path=path))
             except ReadError as error:
                 findings.append(LIBRARY.judge(path, "unknown", "a libnccl.so.2", error.problem.message))
         return libraries, findings

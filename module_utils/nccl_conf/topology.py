@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 from xml.etree.ElementTree import Element
 
 from ..core import number
@@ -26,14 +26,12 @@ _SPEED = re.compile(r"^([0-9]{1,3}(?:\.[0-9])?) GT/s")
 _MAX_DEPTH = 256
 
 
-@dataclass(frozen=True)
-class NcclGpu:
+class NcclGpu(NamedTuple):
     busid: str
     nvlinks: Optional[int]  # None in a topology file
 
 
-@dataclass(frozen=True)
-class NcclNet:
+class NcclNet(NamedTuple):
     """name: mlx5_0, eth0, or mlx5_0+mlx5_1 for ports used as one; None in a topology file.
 
     busid: of the PCI device above it, usually with function 0 for all ports of a card; None for virtual ones.

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
-from typing import Collection, Dict, FrozenSet, Optional
+from typing import Collection, Dict, FrozenSet, NamedTuple, Optional
 
 from .net_plugins import PLUGINS, SHARP
 from .version import Version, parse_version
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """One variable.
 
     kind: "int" (NCCL's strtoll, base 0), "bool", "float", "string", "level" (a path type such as PXB), or "unknown"

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Mapping, Sequence, Tuple
+from typing import Mapping, NamedTuple, Sequence, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -118,8 +117,7 @@ READABLE = Check("ofed.readable", why="what cannot be read cannot be judged")
 "Could the files and tools with OFED's state be read"
 
 
-@dataclass(frozen=True)
-class OfedWanted:
+class OfedWanted(NamedTuple):
     """flavour: one of FLAVOURS.   version: of DOCA or MLNX_OFED; "" for any.
 
     package: the metapackage.   manage: False only reports.   repository: its URL.   key: armoured text.
@@ -137,8 +135,7 @@ class OfedWanted:
     third_party: Tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """commands: to run now.   error: " (last words)" of an earlier run that failed.   fix: of a finding."""
 
     commands: Tuple[Command, ...]
@@ -146,8 +143,7 @@ class Attempt:
     fix: str
 
 
-@dataclass(frozen=True)
-class OfedCase:
+class OfedCase(NamedTuple):
     """A node of which enough is known to plan, and what is wanted there.
 
     failed: argv -> last words of each command of an earlier plan that did not end well.

@@ -9,8 +9,7 @@ Source: dkms(8), 2.x and 3.x.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 
@@ -26,8 +25,7 @@ DRIVER = re.compile(r"nvidia(-(open|srv|current|tesla)[\w-]*)?")
 _STATES = ("added", "built", "installed", "broken")
 
 
-@dataclass(frozen=True)
-class Build:
+class Build(NamedTuple):
     """One line of dkms status.   kernel: "" for a module that is only added.   state: one of _STATES."""
 
     name: str

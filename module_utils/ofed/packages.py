@@ -9,9 +9,8 @@ Sources: dpkg-query(1), sources.list(5), apt_preferences(5), apt-get(8), dnf.con
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from ..core import os_release
@@ -65,16 +64,14 @@ _ARGV = {
 }
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """kind: "apt" or "dnf".   name: as vendors write it in their paths: ubuntu24.04, debian12, rhel9."""
 
     kind: str
     name: str
 
 
-@dataclass(frozen=True)
-class Packages:
+class Packages(NamedTuple):
     """installed: name -> version.   held: names that no upgrade takes along.
 
     locked: names that dnf's versionlock has, whatever version is locked: no other can be installed.

@@ -106,4 +106,4 @@ def unload_first(plan: Plan, modules: Sequence[str]) -> Plan:
             why = "openibd cannot stop while it is loaded"
             commands += [Command(("modprobe", "-r", name), why, "driver") for name in modules]
         commands.append(command)
-    return replace(plan, commands=tuple(commands))
+    return plan._replace(commands=tuple(commands))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core import mounts, os_release
 from ..core.finding import printable
@@ -42,8 +42,7 @@ _SYMVERS = (
 )
 
 
-@dataclass(frozen=True)
-class User:
+class User(NamedTuple):
     """Something on the node that uses RDMA modules which OFED replaces.   what: for people.
 
     kind: nfs, nvme, lustre.

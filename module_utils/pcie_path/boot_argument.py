@@ -111,4 +111,4 @@ def _renamed(found: Plan, of: str) -> Plan:
     own = {one.id: replace(one, subject=SUBJECT) for one in found.findings if one.subject == of}
     others = [one for one in found.findings if one.subject == DROPIN]
     findings = [replace(one, because=own[one.because].id if one.because in own else None) for one in own.values()]
-    return replace(found, findings=(*findings, *others))
+    return found._replace(findings=(*findings, *others))

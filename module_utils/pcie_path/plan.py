@@ -8,8 +8,8 @@ They are set immediately and, by a unit of systemd, at every boot.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from dataclasses import replace
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -75,8 +75,7 @@ _ACS_PENDING = "reboot the node; if the kernel (Linux 6.11 and later) still does
 _READ_REQUEST_IF_LOCKED = "set it in the firmware's setup for %s, or boot without Secure Boot"
 
 
-@dataclass(frozen=True)
-class PathConfig:
+class PathConfig(NamedTuple):
     """Wanted state by the inventory.
 
     clear_acs: ACS redirects and validates nothing on the bridges.

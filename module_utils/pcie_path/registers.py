@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, replace
-from typing import Callable, List, Optional, Set, Tuple
+from dataclasses import dataclass
+from typing import Callable, List, NamedTuple, Optional, Set, Tuple
 
 from ..change import apply
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
@@ -40,8 +40,7 @@ _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
 _SILENT = "reads as all ones: the device does not respond"
 
 
-@dataclass(frozen=True)
-class Register:
+class Register(NamedTuple):
     """A 16-bit word of config space. offset: in bytes.   word: its value.   text: what it says, as lspci has it."""
 
     offset: int
@@ -49,8 +48,7 @@ class Register:
     text: str
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """A bridge or a NIC.
 
     address: its PCI address. label: subject of its findings. identity: vendor and device, the first four bytes of its
@@ -201,7 +199,7 @@ def execute(host: Host, planned: Plan) -> List[str]:
         if isinstance(command, Write):
             write(host, command)
     others = tuple(command for command in planned.commands if not isinstance(command, Write))
-    return apply.execute(host, replace(planned, commands=others))
+    return apply.execute(host, planned._replace(commands=others))
 
 
 def write(host: Host, change: Write) -> None:

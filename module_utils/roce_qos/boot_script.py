@@ -14,8 +14,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..change import apply, guard, written
 from ..change.busy import Busy
@@ -37,8 +36,7 @@ PATIENCE = 30.0
 _NOT_OURS = ("unsupported", "not_owned")
 
 
-@dataclass(frozen=True)
-class Intent:
+class Intent(NamedTuple):
     """Wanted state of the ports; a file of the node holds it as JSON with these keys.
 
     ports: PCI address -> whether an RDMA device belongs to it.
@@ -57,8 +55,7 @@ class Intent:
         return PortConfig.from_values(chain.resolve(self.roce, self.settings), self.settings)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """Result of a run for one port. said: lines for people.
 
     state: ok, failed, started for a run that has not ended; unread if it is not known, and ``said`` has the reason.
@@ -79,7 +76,7 @@ def parse_intent(text: str) -> Intent:
         intent = Intent(**data)
     except TypeError as error:
         raise ParseError("is not what the role writes: %s" % error) from error
-    return replace(intent, ports={pci.parse_address(one): bool(rdma) for one, rdma in intent.ports.items()})
+    return intent._replace(ports={pci.parse_address(one): bool(rdma) for one, rdma in intent.ports.items()})
 
 
 def parse_result(text: str) -> Result:

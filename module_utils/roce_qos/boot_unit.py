@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import apply, written
@@ -182,7 +182,7 @@ def render(wanted: Intent) -> Dict[str, str]:
     addresses = sorted(wanted.ports)
     physical = "|".join("*PCI_SLOT_NAME=%s*" % one for one in addresses)
     rule = _RULE_TEXT % {"ports": "|".join(addresses), "physical": physical, "then": _THEN}
-    intent = json.dumps({written.KEY: written.HEAD, **asdict(wanted)}, sort_keys=True, indent=1) + "\n"
+    intent = json.dumps({written.KEY: written.HEAD, **wanted._asdict()}, sort_keys=True, indent=1) + "\n"
     return {
         SCRIPT: _script(),
         INTENT: written.seal(INTENT, intent),

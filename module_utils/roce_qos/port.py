@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Dict, Mapping, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple
 
 from ..machine import netdev, rdma
 from ..machine.rails import Rails
@@ -16,8 +16,7 @@ from .chain import Queues
 OF_RDMA = ("tos", "traffic_class")
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """Why a setting is not known. state: of the finding, unknown or, where the port cannot have it, unsupported."""
 
     state: str
@@ -26,8 +25,7 @@ class Gap:
     fix: str
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(NamedTuple):
     """One Ethernet port of a rail, of a bond each member.
 
     of_rdma, of_port: whether the settings of the RDMA device (OF_RDMA) and those of the port are asked of it.
@@ -72,8 +70,7 @@ class Dcb(Queues):
     pfc: Optional[Tuple[int, ...]] = None
 
 
-@dataclass(frozen=True)
-class Pause:
+class Pause(NamedTuple):
     """Global pause as configured, which may differ from what was negotiated."""
 
     autonegotiate: bool
@@ -119,16 +116,16 @@ def _port(nic: Nic, in_guest: bool) -> Port:
     )
     if nic.role == "vf" and in_guest:
         # The port, and with it everything else, is the hypervisor's.
-        return replace(port, of_rdma=True, of_port=False)
+        return port._replace(of_rdma=True, of_port=False)
     if nic.role == "vf":
-        return replace(port, gap=of_physical_function("a virtual function", nic.device.source))
+        return port._replace(gap=of_physical_function("a virtual function", nic.device.source))
     if active is not None and active.link_layer == "InfiniBand":
         change = "set the port to Ethernet (mlxconfig -d %s set LINK_TYPE_P%d=2, then reboot), or correct busbar_fabric"
         gap = Gap("unsupported", "an InfiniBand port", rdma.DEVICES, change % (nic.pci, port.number))
-        return replace(port, gap=gap, silent=True)
+        return port._replace(gap=gap, silent=True)
     if not nic.netdevs:
         fix = "look for %s in dmesg; reload its driver" % nic.pci
-        return replace(port, gap=Gap("unknown", "no netdev: the port cannot be queried", netdev.INTERFACES, fix))
+        return port._replace(gap=Gap("unknown", "no netdev: the port cannot be queried", netdev.INTERFACES, fix))
     return port
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, replace
-from typing import Dict, Sequence, Tuple, Union
+from dataclasses import replace
+from typing import Dict, NamedTuple, Sequence, Tuple, Union
 
 from ..core.host import Host, ParseError, ReadError, ToolMissing, problem_of
 from ..machine import netdev
@@ -23,8 +23,7 @@ from .settings import SETTINGS, enabled
 Gaps = Dict[str, Gap]
 
 
-@dataclass(frozen=True)
-class QosState:
+class QosState(NamedTuple):
     """lldpad: whether a process of that name runs on the node."""
 
     lldpad: bool
@@ -47,7 +46,7 @@ def _lldpad_runs(host: Host) -> bool:
 def read_port(host: Host, port: Port, wanted: PortConfig) -> PortState:
     device = host.realpath("%s/%s/device" % (netdev.INTERFACES, port.netdev)) or ""
     if port.gap is None and re.fullmatch(r"mlx5_core\.sf\.[0-9]+", device.rpartition("/")[2]):
-        port = replace(port, gap=of_physical_function("a subfunction", device))
+        port = port._replace(gap=of_physical_function("a subfunction", device))
     names = [name for name in enabled(wanted) if port.has(name)]
     gaps: Gaps = {}
     if port.gap is not None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from dataclasses import replace
+from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..core import fix_command
 from ..core.check import Check
@@ -39,8 +39,7 @@ _GLOBAL_CLASS = re.compile(r"(?:Global tclass=)?(-1|[0-9]{1,3})")
 Change = Tuple[Tuple[str, ...], str, str]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Comparison of a setting of one port: whether it is as wanted, both in words, and the changes."""
 
     good: bool
@@ -53,8 +52,7 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else "not shown" if value is None else str(value)
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting of a port.
 
     wanted: the wanted value; None if the setting is not wanted.

@@ -10,7 +10,7 @@ what counts is how long it lasts. Measured on H100 and H200 (docs/watch.md). Pur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 # Percent of utilisation from which on a kernel runs all the time, and up to which hardly one does.
@@ -55,8 +55,7 @@ class Late(NamedTuple):
     pid: Optional[int]
 
 
-@dataclass(frozen=True)
-class Stall:
+class Stall(NamedTuple):
     """A job none of whose GPUs on this node works.
 
     since: last time that one did, or the job was first seen.   at: of the last sample.   waiting: GPUs that wait.
@@ -123,12 +122,12 @@ class Watcher:
         ended: List[Stall] = []
         for name in [name for name in self._jobs if name not in jobs]:
             before = self._jobs.pop(name).stall
-            ended += [replace(before, at=at)] if before is not None else []
+            ended += [before._replace(at=at)] if before is not None else []
         for name, of in jobs.items():
             job = self._jobs.setdefault(name, _Job(at))
             before, found = job.stall, self._judge(name, job, of, at)
             if before is not None and found is None:
-                ended.append(replace(before, at=at))
+                ended.append(before._replace(at=at))
                 job.stall = None
             elif found is not None and (before is None or self._is_other(before, found)):
                 begun.append(found)

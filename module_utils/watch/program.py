@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ..core import orphans, trusted
@@ -40,8 +39,7 @@ _DEVICES = "/sys/class/infiniband"
 _BLIND = "nvidia-smi gives no samples"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """interval: seconds between samples.   patience: seconds without a working GPU after which a job is stalled.
 
     window: seconds in which a link that comes back has flapped.   folder: of the ring.   nvidia_smi: name or path.
@@ -161,10 +159,10 @@ class Watch:
             self.asked, self.processes = moment, self._processes()
         gpus = read.with_processes(gpus, self.processes)
         begun, ended = self.jobs.take(moment, gpus) if gpus else ([], [])
-        for stall in (replace(one, since=_utc(one.since), at=at) for one in begun):
+        for stall in (one._replace(since=_utc(one.since), at=at) for one in begun):
             evidence = self._evidence(stall, moment)
             text = "; ".join([describe(stall, self.name), *(one.text for one in evidence)])
-            details = {**asdict(stall), "evidence": [one._asdict() for one in evidence]}
+            details = {**stall._asdict(), "evidence": [one._asdict() for one in evidence]}
             self._event(Event(stall.kind, at, stall.since, text, details))
         for stall in ended:
             text = f"{stall.job} works again, or ended, after {moment - stall.since:.0f} s"
@@ -279,7 +277,7 @@ def describe(stall: job_state.Stall, host: str) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Watch until a signal ends it; print each event. arguments: ``--patience 300``, for each of Settings."""
     parser = argparse.ArgumentParser(prog="busbar watch", description="Report stalled jobs and flapping links.")
-    for name, value in asdict(Settings()).items():
+    for name, value in Settings()._asdict().items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     try:
         settings = Settings(**vars(parser.parse_args(arguments)))

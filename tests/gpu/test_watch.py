@@ -146,7 +146,9 @@ def test_no_alarm_in_healthy_training(training: Training, show: Show) -> None:
         found = events()
     took = time.time() - began
     assert {rank.poll() for rank in training.ranks} == {None}
-    samples = [json.loads(line) for ring in (training.folder / "ring").iterdir() for line in ring.read_text().splitlines()]
+    samples = [
+        json.loads(line) for ring in (training.folder / "ring").iterdir() for line in ring.read_text().splitlines()
+    ]
     busy = [gpu[1] > 50 for sample in samples for gpu in sample["gpus"]]
     assert {True, False} == set(busy)
     of = f"{took:.0f} s of healthy training on {len(training.ranks)} GPUs"

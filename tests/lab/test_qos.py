@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lab import qos, roce, tree
@@ -120,7 +120,6 @@ def test_what_tools_print_and_change(node: Node, fresh: dict[str, str], case: st
     Transcript(node.run, node.state, acts, NAMES, usual).check("lab_roce", case, SCRIPTS[case])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, 7), st.booleans()), max_size=40))
 def test_after_any_entries_the_firmware_has_what_the_entries_say(changes: list[tuple[int, int, bool]]) -> None:
     port = Port()

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -53,7 +54,7 @@ class Done:
                 self.returncode = 1
         self.stdout, self.stderr = _file(outputs), _file(errors)
 
-    def poll(self) -> int:
+    def wait(self, timeout: float) -> int:  # noqa: ARG002
         return self.returncode
 
 
@@ -111,11 +112,16 @@ class Fork:
         self.stdout: BinaryIO = os.fdopen(outputs[0], "rb")
         self.stderr: BinaryIO = os.fdopen(errors[0], "rb")
 
-    def poll(self) -> int | None:
-        if self.returncode is None:
+    def wait(self, timeout: float) -> int:
+        end = time.monotonic() + timeout
+        while self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= end:
+                raise subprocess.TimeoutExpired("tool", timeout)
+            else:
+                time.sleep(0.001)
         return self.returncode
 
 

@@ -40,7 +40,7 @@ def machine(gpus: Mapping[str, smi.Gpu], driver: str, guest: bool) -> Topology:
     """With the GPUs that nvidia-smi lists, on the bus."""
     device = PciDevice("", 0x030200, 0x10DE, 0x2330, None, (), None, None, None, None, None, "nvidia", "/sys")
     there = tuple(
-        Gpu(pci, n, replace(device, address=pci), one.texts.get("product"), one.uuid, True, 18, 18, None, None)
+        Gpu(pci, n, device._replace(address=pci), one.texts.get("product"), one.uuid, True, 18, 18, None, None)
         for n, (pci, one) in enumerate(sorted(gpus.items()))
     )
     return Topology(there, (), {}, Driver(driver, True, "x"), (), Virtualization(guest, "kvm", "x"), (), ())
@@ -139,7 +139,7 @@ def test_ports_of_eight_h100_have_nothing_but_a_counter_that_has_come_to_its_end
     devices = [device for device in rdma.read(host)[0] if "bond" not in device.name]
     own = PciDevice("", 0x020700, 0x15B3, 0x1021, None, (), None, None, None, None, None, "mlx5_core", "/sys")
     nics = {
-        rail: Nic(f"0000:{rail:02x}:00.0", replace(own, address=f"0000:{rail:02x}:00.0"), "compute", "x", device, ())
+        rail: Nic(f"0000:{rail:02x}:00.0", own._replace(address=f"0000:{rail:02x}:00.0"), "compute", "x", device, ())
         for rail, device in enumerate(devices)
     }
     have = NodeState(now=1e9, boot_id="b", ports=port_counters.read(host, nics, 1e9))

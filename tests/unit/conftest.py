@@ -200,9 +200,9 @@ class Edit:
         device = {key[7:]: value for key, value in changes.items() if key.startswith("device_")}
         of_port = {key[5:]: value for key, value in changes.items() if key.startswith("port_")}
         own = {key: value for key, value in changes.items() if not key.startswith(("device_", "port_"))}
-        one = replace(one, device=replace(one.device, **device), **own)
+        one = one._replace(device=one.device._replace(**device), **own)
         if of_port and one.rdma is not None:
-            one = replace(one, rdma=replace(one.rdma, ports=(replace(one.rdma.ports[0], **of_port),)))
+            one = one._replace(rdma=one.rdma._replace(ports=(one.rdma.ports[0]._replace(**of_port),)))
         nics[index] = one
         return replace(topology, nics=tuple(nics))
 

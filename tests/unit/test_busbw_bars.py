@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_bars import (
     parse_bars,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -78,7 +78,6 @@ def test_what_is_no_list_of_bars_is_refused(data: object) -> None:
         parse_bars(data, "bars.yml")
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.fixed_dictionaries({}, optional={key: st.none() | st.integers() | st.text() for key in ENTRY})))
 def test_any_data_is_bars_or_a_parse_error(data: object) -> None:
     try:

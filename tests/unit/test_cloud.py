@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def efa(address: str) -> pci.PciDevice:
-    return replace(pci_device(address, 0x020000, 0), vendor=0x1D0F, device=0xEFA1, driver=None)
+    return pci_device(address, 0x020000, 0)._replace(vendor=0x1D0F, device=0xEFA1, driver=None)
 
 
 def with_efas(machine: Topology, *functions: pci.PciDevice) -> Topology:
@@ -37,7 +37,7 @@ def with_efas(machine: Topology, *functions: pci.PciDevice) -> Topology:
     rdma = nic(0, "Ethernet").rdma
     assert rdma is not None
     devices = {one.address: one for one in (*(gpu.device for gpu in machine.gpus), *functions)}
-    found = (replace(rdma, name="rdmap0s6", pci=functions[0].address),)
+    found = (rdma._replace(name="rdmap0s6", pci=functions[0].address),)
     return topology.join(devices, found, (), machine.routes, machine.gpus, machine.driver, machine.virtualization, ())
 
 
@@ -47,7 +47,7 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
     assert {one.role for one in machine.nics} == {"efa"}
     beside = {(gpu.pci, "0000:11:00.0"): "PIX" for gpu in machine.gpus}
     for is_vm in (False, True):
-        near = replace(machine, paths=beside, virtualization=replace(machine.virtualization, is_vm=is_vm))
+        near = replace(machine, paths=beside, virtualization=machine.virtualization._replace(is_vm=is_vm))
         assert rails.match(near, hgx_h100).nics == {}
     findings = platform.plan(machine, hgx_h100).findings
     bad = [finding for finding in findings if not finding.ok]

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.limits import contai
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_limits import DROPIN, Want
 from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_runtimes import DAEMON_JSON, Have
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
@@ -197,7 +197,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100)
 @given(st.dictionaries(KEYS, JSON, max_size=6), st.sampled_from([None, "  ", "\t"]))
 def test_whatever_others_say_is_kept_and_a_second_edit_does_nothing(data: dict[str, Any], indent: str | None) -> None:
     if not isinstance(data.get("default-ulimits") or {}, dict):

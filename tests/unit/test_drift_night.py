@@ -221,7 +221,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([*places(GOOD)]), JSON, st.sampled_from(["set", "drop", "add"]))
 def test_any_answer_of_one_host_leaves_the_others_theirs(path: tuple[Any, ...], value: Any, how: str) -> None:
     host: Any = {"host": copy.deepcopy(GOOD)}

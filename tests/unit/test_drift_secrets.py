@@ -68,7 +68,7 @@ PASSWORD = st.text(st.sampled_from("aZ09-._~!$&'()*+,;=:%@/?#[]{}|^`\\ü"), max_
     after=st.sampled_from(["", "/x.git", "/x@v1", "?a=b", "'", '"}', "/,http://other", "#a@b", " and more"]),
     slashes=st.sampled_from(["//", r"\/\/"]),
 )
-@settings(max_examples=2000)
+@settings(max_examples=20 * settings().max_examples)
 def test_no_part_of_an_address_before_its_host_is_told(
     before: str, scheme: str, userinfo: str, host: str, after: str, slashes: str
 ) -> None:

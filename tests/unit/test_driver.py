@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_option
     wanted_options,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import DriverOption
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
@@ -128,7 +128,6 @@ BLOCKS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(LINES)
 def test_taking_a_module_out_of_a_list_leaves_the_rest(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
@@ -136,7 +135,6 @@ def test_taking_a_module_out_of_a_list_leaves_the_rest(lines: list[str]) -> None
     assert module_lists.listed(after) == [name for name in module_lists.listed(text) if name != "nvidia_peermem"]
 
 
-@settings(max_examples=100, deadline=None)
 @given(BLOCKS)
 def test_taking_blocks_out_is_done_once_and_spares_files_without(lines: list[str]) -> None:
     text = "\n".join(lines)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,14 @@ def heard(swapped: bool = False) -> Results:
     """What the role registers on four hosts. swapped: rails 0 and 1 of the first host."""
     results: Results = {}
     for host in range(HOSTS):
-        own = [replace(port(rail), mtu=9000, mac=f"b8:ce:f6:00:00:0{rail}") for rail in range(RAILS)]
+        own = [port(rail)._replace(mtu=9000, mac=f"b8:ce:f6:00:00:0{rail}") for rail in range(RAILS)]
         said = []
         for rail in range(RAILS):
             leaf = {0: 1, 1: 0}.get(rail, rail) if swapped and host == 0 else rail
             there = {"chassis": f"44:38:39:00:00:0{leaf}", "port": f"swp{host}", "name": f"leaf-{leaf}"}
             said.append(switch(rail, **there, mfs=None, dcbx={}))
         found, want = LldpState(tuple(said), "lldpcli"), LldpIntent("auto")
-        neighbours = [asdict(one) for one in ports.port_neighbours(found, own, want)]
+        neighbours = [one._asdict() for one in ports.port_neighbours(found, own, want)]
         results[f"node{host}"] = {"lldp": {**ports.plan(found, own, want).result(), "neighbours": neighbours}}
     return results
 

@@ -3,7 +3,6 @@
 """What is read of GPUs from /proc/driver/nvidia and nvidia-smi, and that nothing they print can break the reader."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ NO_FIELD = 'Field "fabric.state" is not a valid field to query.\n\n'
 
 
 def device(address: str, class_code: int = 0x030200, vendor: int = 0x10DE) -> PciDevice:
-    return replace(pci_device(address, class_code, 0), vendor=vendor)
+    return pci_device(address, class_code, 0)._replace(vendor=vendor)
 
 
 FAR, NEAR = "10000:01:00.0", "2000:01:00.0"

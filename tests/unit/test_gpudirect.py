@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file i
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import peermem, plan, read
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.modules import gpudirect as module
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
@@ -324,7 +324,6 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
     assert node.text("/calls") is None
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet=st.sampled_from("nvidia_peermem-blacklist install\\\n#;:=.,0123456789 \r\"'CONFIG_ID")))
 def test_parsers_parse_or_say_why(text: str) -> None:
     module_lists.listed(text)

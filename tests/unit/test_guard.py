@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, guard
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import goldens
@@ -165,7 +165,6 @@ def test_the_ssh_connection_is_found_in_a_process_above() -> None:
     assert done.stdout.split() == ["10.0.0.9", "10.0.0.1"]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text())
 def test_any_text_is_a_connection_or_a_parse_error(text: str) -> None:
     try:

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import Domain, ImexState
 from ansible_collections.busbar.fabric.plugins.module_utils.health.smi import Gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NvlinkDomain
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import goldens, readings
@@ -127,7 +127,6 @@ LEAF = st.none() | st.integers() | st.text(max_size=9)
 KEY = st.sampled_from(["status", "nodes", "0", "host", "version"])
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.recursive(LEAF, lambda inner: st.dictionaries(KEY, inner, max_size=4), max_leaves=12))
 def test_any_json_is_a_domain_or_an_error(said: Any) -> None:
     try:

@@ -30,10 +30,10 @@ def node() -> Topology:
     device, first = made.gpus[2].device, made.nics[0]
     assert device is not None
     assert first.rdma is not None
-    netdevs = (replace(first.netdevs[0], name="eno9", pci=OTHER),)
-    rdma, own = replace(first.rdma, name="mlx5_9"), replace(first.device, address=OTHER)
-    storage = replace(first, pci=OTHER, role="storage", rdma=rdma, netdevs=netdevs, device=own)
-    made = Edit.gpu(made, 2, device=replace(device, ancestors=below))
+    netdevs = (first.netdevs[0]._replace(name="eno9", pci=OTHER),)
+    rdma, own = first.rdma._replace(name="mlx5_9"), first.device._replace(address=OTHER)
+    storage = first._replace(pci=OTHER, role="storage", rdma=rdma, netdevs=netdevs, device=own)
+    made = Edit.gpu(made, 2, device=device._replace(ancestors=below))
     paths = {**made.paths, **{(gpu.pci, OTHER): "SYS" for gpu in made.gpus}}
     return replace(made, nics=(*made.nics, storage), paths=paths)
 
@@ -48,7 +48,7 @@ def read(text: str, at: float = UPTIME - 3600.0) -> kernel_log.Log:
         own, _sign, rest = line.partition("| ")
         lines.append(f"[{float(own):.6f}] {rest}" if rest else f"[{at + number / 10:.6f}] {line}")
     log, _first = kernel_log.parse("\n".join(lines), UPTIME - 86400.0)
-    return replace(log, uptime=UPTIME)
+    return log._replace(uptime=UPTIME)
 
 
 def have(text: str) -> NodeState:

@@ -65,20 +65,20 @@ def after(reading: Reading, errors: int, seconds: float = NIGHT) -> NodeState:
 
 @pytest.mark.parametrize(("degrees", "found"), readings.cases("health_module_temperature"))
 def test_a_module_is_held_to_its_own_limit(degrees: float, found: list[list[str]]) -> None:
-    assert [list(row) for row in bad(first(module(replace(WELL, degrees=degrees))))] == found
+    assert [list(row) for row in bad(first(module(WELL._replace(degrees=degrees))))] == found
 
 
 @pytest.mark.parametrize(("speed", "rate", "hours", "found"), readings.cases("health_module_rate"))
 def test_before_the_first_night_the_ports_own_rate_counts(speed: str, rate: float, hours: float, found: bool) -> None:
-    one = module(replace(WELL, errors=900, rate=rate, seconds=hours * 3600))
+    one = module(WELL._replace(errors=900, rate=rate, seconds=hours * 3600))
     have = replace(first(one), ports=(replace(PORT, speed=speed),))
     assert bad(have) == ([("bit_errors", "drift", "major")] if found else [])
 
 
-OLD = replace(WELL, errors=9000, rate=1e-11)
-HOT = replace(WELL, degrees=90.0)
-SECOND = replace(module(), rail=2, pci="0000:2b:00.0", label="0000:2b:00.0 mlx5_1")
-SILENT = replace(SECOND, reading=None, problem=Problem("mlxlink", "exited with 1: no"))
+OLD = WELL._replace(errors=9000, rate=1e-11)
+HOT = WELL._replace(degrees=90.0)
+SECOND = module()._replace(rail=2, pci="0000:2b:00.0", label="0000:2b:00.0 mlx5_1")
+SILENT = SECOND._replace(reading=None, problem=Problem("mlxlink", "exited with 1: no"))
 NIGHTS = {
     # What came since the last night counts, and no total; 3 in 125 minutes are 34 in a day.
     "first": first(module(OLD)),
@@ -87,21 +87,21 @@ NIGHTS = {
     "34 errors": after(OLD, 9000 - 34),
     "35 errors": after(OLD, 9000 - 35),
     # Somebody has cleared the port since: its own rate says of when.
-    "cleared": after(replace(OLD, seconds=3600.0), 9000),
-    "cleared, and few errors": after(replace(OLD, errors=5, rate=0.0), 9000),
+    "cleared": after(OLD._replace(seconds=3600.0), 9000),
+    "cleared, and few errors": after(OLD._replace(errors=5, rate=0.0), 9000),
     # One cause is one finding.
     "counted by the port, too": replace(night(PORT, symbol_error=9000), modules=(module(OLD),)),
-    "hot": first(module(replace(OLD, degrees=90.0))),
+    "hot": first(module(OLD._replace(degrees=90.0))),
     "hot by a sensor": replace(
         first(module(HOT)), hot=(system.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input"),)
     ),
     # What is well is said once, and only where every rail was compared.
     "well": first(module(), SECOND),
-    "copper": first(module(), replace(SECOND, reading=replace(WELL, degrees=None, alarm=None))),
-    "down": first(module(), replace(SECOND, reading=replace(WELL, errors=None, rate=None, seconds=None))),
+    "copper": first(module(), SECOND._replace(reading=WELL._replace(degrees=None, alarm=None))),
+    "down": first(module(), SECOND._replace(reading=WELL._replace(errors=None, rate=None, seconds=None))),
     "silent": first(module(), SILENT),
     # All are silent for one reason.
-    "all silent": first(replace(module(None), problem=SILENT.problem), SILENT),
+    "all silent": first(module(None)._replace(problem=SILENT.problem), SILENT),
 }
 
 
@@ -154,7 +154,7 @@ def test_each_port_is_queried_once(rails: Path) -> None:
 
 
 def test_of_a_virtual_function_nothing_is_asked(rails: Path) -> None:
-    guests = replace(NODE, nics=tuple(replace(nic, role="vf") for nic in NODE.nics))
+    guests = replace(NODE, nics=tuple(nic._replace(role="vf") for nic in NODE.nics))
     assert read(rails, guests) == ()
     assert not (rails / "calls").exists()
     (rails / "usr/bin/mlxlink").unlink()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -312,11 +312,11 @@ def test_a_night(name: str) -> None:
 
 def test_what_the_control_node_is_told() -> None:
     have = night(port("Ethernet"), symbol_error=7, link_down_events_phy=2, tx_prio3_pause_duration=500, np_cnp_sent=3)
-    (told,) = map(asdict, judge_ports.fleet_counters(have))
+    (told,) = (one._asdict() for one in judge_ports.fleet_counters(have))
     assert told["grown"] == {"symbol_error": 7, "link_downed": 2, "tx_paused_us": 500, "np_cnp_sent": 3}
     result = {**judge_ports.plan(have).result(), "ports": [told], "boot_id": "b", "devices": []}
     assert result_schema.check("node_health", result)["ports"] == [told]
-    first = [asdict(one) for one in judge_ports.fleet_counters(replace(have, before=None))]
+    first = [one._asdict() for one in judge_ports.fleet_counters(replace(have, before=None))]
     assert (first[0]["seconds"], first[0]["grown"]) == (None, {})
     assert result_schema.check("node_health", {**result, "ports": first})
     odd: dict[str, Any] = {"pci": "x; reboot", "grown": {"a b": 1}, "rail": "1", "speed": "é"}

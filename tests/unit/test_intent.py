@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, site_values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import load
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import goldens
@@ -54,7 +54,6 @@ TEXTS = st.lists(st.text() | st.integers()) | st.dictionaries(st.text(), st.text
 GIVEN = st.none() | st.booleans() | st.integers() | st.text() | TEXTS
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(site_values.VALUES)) | st.text(), GIVEN, max_size=5))
 def test_any_inventory_is_values_or_a_parse_error(variables: dict[str, Any]) -> None:
     try:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ GPU, NIC = "0000:1b:00.0", "0000:1c:00.0"
 
 
 def state(cpu: str = "intel", **changes: Any) -> State:
-    return replace(State(cpu, False, "none", dict.fromkeys((GPU, NIC), "identity")), **changes)
+    return State(cpu, False, "none", dict.fromkeys((GPU, NIC), "identity"))._replace(**changes)
 
 
 def boot(line: str, active: str | None = None) -> Boot:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from busbar import job_variables, lint
@@ -99,7 +99,6 @@ def test_what_is_not_read_is_unknown(
     assert f"{name}: {says}" in capsys.readouterr().err
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.text(st.sampled_from("ENV NCCL_A=1\n#\\\"'[]{}:-|,$ "), max_size=80), st.sampled_from(job_variables.KINDS[1:])
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -93,9 +93,9 @@ def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> No
     found = neighbour.read(node(tmp_path, networkctl=f"echo '{output}'"))
     assert found.neighbours == (Neighbour("ens1", "44:38:39:ff:00:03", "swp7", "leaf-3", "to node07", is_switch=True),)
     assert (found.source, found.tlvs) == ("networkctl lldp --json=short", False)
-    note = ports.plan(replace(found, neighbours=(switch(),)), [port()], WANT).notes[0]
+    note = ports.plan(found._replace(neighbours=(switch(),)), [port()], WANT).notes[0]
     assert note.startswith("systemd-networkd does not report")
-    assert wrong(replace(found, neighbours=(switch(dcbx={}, mfs=None),)), replace(WANT, dcbx=True)) == []
+    assert wrong(found._replace(neighbours=(switch(dcbx={}, mfs=None),)), replace(WANT, dcbx=True)) == []
 
 
 SILENT = [
@@ -207,7 +207,7 @@ def test_what_a_switch_sends_is_judged() -> None:
 
 def test_what_travels_to_the_control_node_passes_its_gate() -> None:
     given_names = [switch(0, name="<script>\\x1b"), switch(1)]
-    sent = [asdict(one) for one in ports.port_neighbours(heard(*given_names), [port(0), port(1), port(2)], WANT)]
+    sent = [one._asdict() for one in ports.port_neighbours(heard(*given_names), [port(0), port(1), port(2)], WANT)]
     plan = ports.plan(heard(*given_names), [port(0), port(1), port(2)], WANT)
     told = json.loads(json.dumps({**plan.result(), "neighbours": sent}))
     assert result_schema.check("lldp", told)["neighbours"] == sent

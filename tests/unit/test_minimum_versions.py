@@ -36,7 +36,7 @@ def test_only_what_reaches_a_minimum_is_good_and_the_advice_ends_it(component: s
     one = Installed(component, "x", OLD[component], "/proc/x")
     assert judge([one], []) == []
     for version, state in ((OLD[component], "drift"), ("1000.999.9999", "ok"), (None, "unknown"), ("x", "unknown")):
-        found = judge([replace(one, version=version)], [BULLETINS])
+        found = judge([one._replace(version=version)], [BULLETINS])
         lines = component in ("driver", "runc", "nic_firmware")
         wanted = "unknown" if lines and state == "ok" else state
         left_out = component == "runc" and version in (None, "x")
@@ -57,7 +57,7 @@ def test_a_branch_that_no_bulletin_names_is_unknown_until_the_site_accepts_it() 
 def test_firmware_that_is_declared_and_old_is_found_without_the_variable_and_warned_of_at_once() -> None:
     one = Installed("nic_firmware", "0000:18:00.0 mlx5_0", "28.43.2026", "/sys", declared=True)
     assert [each.state for each in judge([one], [])] == ["drift"]
-    assert judge([replace(one, version="28.43.8002")], []) == judge([replace(one, version="99.1.1")], []) == []
+    assert judge([one._replace(version="28.43.8002")], []) == judge([one._replace(version="99.1.1")], []) == []
     values = {"busbar_firmware": {"MT_1": "28.43.2026", "MT_2": "28.47.1088"}, "busbar_minimum_versions": []}
     doubts = intent.summarise_doubts({"n1": values, "n2": values, "n3": {**values, "busbar_firmware": {}}})
     assert [(doubt.split(": ")[0], "MT_1" in doubt, "28.43.8002" in doubt) for doubt in doubts] == [

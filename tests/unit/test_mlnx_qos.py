@@ -8,7 +8,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import mlnx_qos
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 LLDPAD = "****** WARNING: lldpad service is running and may overwrite your settings ******"
@@ -111,14 +111,12 @@ def as_page(printed: str) -> str:
 
 
 @given(outputs())
-@settings(max_examples=100)
 def test_every_output_of_every_layout_is_read(output: tuple[Dcb, tuple[str, ...], str]) -> None:
     meaning, cannot, printed = output
     assert mlnx_qos.parse(printed) == (meaning, cannot)
 
 
 @given(outputs(), st.data())
-@settings(max_examples=100)
 def test_an_output_that_was_cut_is_refused_or_says_what_the_whole_one_did(
     output: tuple[Dcb, tuple[str, ...], str], data: st.DataObject
 ) -> None:
@@ -134,7 +132,6 @@ def test_an_output_that_was_cut_is_refused_or_says_what_the_whole_one_did(
 
 
 @given(st.text(max_size=400))
-@settings(max_examples=100)
 def test_any_other_text_is_refused(anything: str) -> None:
     with pytest.raises(ParseError):
         mlnx_qos.parse(anything)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, network_values
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -21,7 +21,6 @@ def test_what_is_no_size_of_a_model_is_refused(text: str) -> None:
         model_sizes.gradient_bytes(text, 8)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1_000_000, 10**13), st.integers(1, 72))
 def test_the_bytes_are_whole_shares_and_not_less_than_the_model(parameters: int, gpus: int) -> None:
     size = model_sizes.gradient_bytes(str(parameters), gpus)
@@ -88,7 +87,6 @@ def test_a_wrong_parallelism_is_named_with_its_key(parallelism: dict[str, int], 
         model_sizes.sizes("7B", parallelism, 8)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(network_values.PARALLELISM), st.integers(1, 10**4)),
     st.sampled_from(["", "350M", "70B", "1.3T"]),

@@ -35,7 +35,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import rea
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail.policy import POLICIES, MultirailConfig, policy
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail.read import MultirailState, Rail
 from ansible_collections.busbar.fabric.plugins.modules import multirail as multirail_module
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lab import store
@@ -79,7 +79,6 @@ LINES = st.lists(st.sampled_from(SYSCTL) | st.text(st.sampled_from("net.=-*#; /1
 
 
 @given(LINES)
-@settings(max_examples=100)
 def test_any_lines_are_read_and_named_by_their_number(lines: list[str]) -> None:
     found = sysctl_files.parse("\n".join(lines), "/x")
     for one in found:
@@ -219,10 +218,10 @@ PLANS: dict[str, tuple[MultirailState, MultirailConfig]] = {
     "an owner in doubt": unkept(owner=Owner(doubt="/x: cannot be read"), kept=None),
     "an owner in doubt, the MTU's finding": (
         have(rail(owner=Owner(doubt="/x: cannot be read"), kept=None)),
-        replace(NVIDIA, mtu_judged=True),
+        NVIDIA._replace(mtu_judged=True),
     ),
     "an owner without effect": unkept(owner=IDLE, kept=None),
-    "an owner without effect, the MTU's finding": (have(rail(owner=IDLE, kept=None)), replace(NVIDIA, mtu_judged=True)),
+    "an owner without effect, the MTU's finding": (have(rail(owner=IDLE, kept=None)), NVIDIA._replace(mtu_judged=True)),
     "no owner": unkept(owner=Owner()),
     "a file of others, too": unkept(shared=("ens2", "eno1")),
     "ifupdown brings none": unkept(owner=Owner((Ifupdown("/etc/network/interfaces", ""),))),
@@ -356,9 +355,9 @@ STANZA = [("address", "10.0.0.1/24"), ("up", f"ip rule add {RULE}"), ("up", f"ip
 def test_rules_that_an_owner_brings_as_advised_are_read_back(claim: type[Claim], given: Addressing) -> None:
     owner = Owner((claim("/etc/x", "/etc/x", before="", addressing=given),))
     assert all(f.ok for f in multirail.plan(have(rail(owner=owner)), NVIDIA).findings)
-    other = tuple(replace(one, other=True) for one in given.rules)
-    later = tuple(replace(one, priority=1001) for one in given.rules)
-    rows = [*(replace(given, rules=rules) for rules in ((), other, later)), replace(given, routes=())]
+    other = tuple(one._replace(other=True) for one in given.rules)
+    later = tuple(one._replace(priority=1001) for one in given.rules)
+    rows = [*(given._replace(rules=rules) for rules in ((), other, later)), given._replace(routes=())]
     for lacking in rows:
         owner = Owner((replace(owner.claims[0], addressing=lacking),))
         wrong = [f for f in multirail.plan(have(rail(owner=owner)), NVIDIA).findings if not f.ok]

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive imp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import goldens
@@ -45,8 +45,8 @@ def moved(path: str) -> Topology:
 
 
 def guest(path: str) -> Topology:
-    found = replace(moved(path), virtualization=replace(IB.virtualization, is_vm=True))
-    return replace(found, nics=tuple(replace(nic, role="vf") for nic in found.nics))
+    found = replace(moved(path), virtualization=IB.virtualization._replace(is_vm=True))
+    return replace(found, nics=tuple(nic._replace(role="vf") for nic in found.nics))
 
 
 def shifted() -> Topology:
@@ -59,8 +59,8 @@ def second_port() -> Topology:
     """The first port of a device is down, and its second one is up."""
     rdma = IB.nics[0].rdma
     assert rdma is not None
-    ports = (replace(rdma.ports[0], state="DOWN"), replace(rdma.ports[0], number=2))
-    return replace(IB, nics=(replace(IB.nics[0], rdma=replace(rdma, ports=ports)), *IB.nics[1:]))
+    ports = (rdma.ports[0]._replace(state="DOWN"), rdma.ports[0]._replace(number=2))
+    return replace(IB, nics=(IB.nics[0]._replace(rdma=rdma._replace(ports=ports)), *IB.nics[1:]))
 
 
 NO_RAILS = {"description": "no NIC", "gpus": {"count": 8, "models": ["NVIDIA H100 80GB HBM3"]}, "rails": []}
@@ -272,7 +272,6 @@ def test_what_the_linter_speaks_against_is_named_and_goes(line: str) -> None:
     assert conf.image_notes(replace(image, dropped={}), KEPT, KEPT) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet='NCCL_AB=1#\n\x00\x1b \u00e4"', max_size=60), st.booleans())
 def test_any_file_keeps_only_what_can_be_written_again(text: str, ours: bool) -> None:
     image = read_image(f"{HEADER[0]}\n# {conf.MARK}\n{text}" if ours else text)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.unit.elf import as_file, damaged, elf
 
@@ -78,7 +78,6 @@ def test_missing_directories_and_pipes_are_read_errors(tmp_path: Path) -> None:
 
 
 @given(damaged(GOOD))
-@settings(max_examples=100, deadline=None)
 def test_a_damaged_file_is_a_library_or_a_read_error(data: bytes) -> None:
     with as_file(data) as path:
         try:

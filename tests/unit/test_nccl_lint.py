@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint impor
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import NEVER, VARIABLES, known_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import NEWEST, OLDEST, Version
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from busbar import lint as command
@@ -78,7 +78,6 @@ def test_the_first_definition_counts_as_each_release_reads_it(
 
 
 @given(st.text(max_size=300), st.sampled_from([V218, V223, V226, V230]))
-@settings(max_examples=100)
 def test_every_text_has_a_reading(text: str, version: tuple[int, int, int]) -> None:
     for line in parse(text, version):
         assert line.kind in ("comment", "assignment", "ignored")
@@ -209,7 +208,6 @@ LINE = st.sampled_from([*NAMES, "#", "X"])
     st.lists(st.tuples(LINE, st.sampled_from(["=", " = ", "==", "", "=^"]), st.text(max_size=12)), max_size=8),
     st.sampled_from([V218, V223, V227, V230, None]),
 )
-@settings(max_examples=100, deadline=None)
 def test_any_text_is_linted_and_no_two_findings_have_one_id(
     lines: list[tuple[str, str, str]], version: tuple[int, int, int] | None
 ) -> None:

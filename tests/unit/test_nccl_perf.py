@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import out
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.output import Placement, Result
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 M = 1024**2
@@ -115,7 +115,6 @@ def survives(parse: Any, text: str) -> None:
         parse(text)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_mutations_of_good_text_are_survived_and_judged(data: st.DataObject) -> None:
     source = data.draw(st.sampled_from([output(), perf_run.record(run())]))

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive, programs
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import PROGRAMS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.elf import as_file, damaged, linked_with
@@ -77,7 +77,6 @@ def test_a_program_that_is_missing_a_directory_or_not_executable_is_named(tmp_pa
 
 
 @given(damaged(PROGRAM))
-@settings(max_examples=100, deadline=None)
 def test_a_damaged_program_gives_names_or_a_read_error(data: bytes) -> None:
     with as_file(data) as path:
         try:
@@ -181,7 +180,6 @@ def test_another_digest_or_commit_is_refused_before_anything_is_written(tmp_path
 
 
 @given(st.binary(max_size=600), st.integers(0, 500), st.sampled_from(["w", "w:gz", "w:bz2", "w:xz"]))
-@settings(max_examples=100, deadline=None)
 def test_a_damaged_archive_is_unpacked_or_a_read_error(noise: bytes, at: int, mode: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x"

@@ -162,7 +162,7 @@ def test_the_traffic_class_of_nvshmem() -> None:
         assert bad(initiated([kind], everywhere(name, "104", "jobs of ann"))) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", conditional=True))) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", SLURMD))) == [("traffic_class", "unknown")]
-        assert bad(initiated([kind], replace(everywhere(name, "104"), raw=True))) == [("traffic_class", "unknown")]
+        assert bad(initiated([kind], everywhere(name, "104")._replace(raw=True))) == [("traffic_class", "unknown")]
         assert initiated([kind], topology=IB, dscp=None) == []
 
 

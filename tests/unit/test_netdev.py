@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ for name, text in (
 def test_what_is_read_of_interfaces(tmp_path: Path, case: str) -> None:
     CASES[case](tmp_path)
     found, problems = netdev.read(Host(str(tmp_path)))
-    rows = [list(asdict(one).values()) for one in found]
+    rows = [list(one._asdict().values()) for one in found]
     goldens.check("netdev", case, [*rows, *[[problem.source, str(problem)] for problem in problems]])
 
 

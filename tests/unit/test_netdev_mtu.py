@@ -61,7 +61,6 @@ def test_what_grows_is_set_from_below_and_what_shrinks_from_the_top() -> None:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.lists(st.sampled_from([1500, 4200, 9000]), min_size=7))
-@settings(max_examples=60)
 def test_at_no_time_is_a_vlan_larger_than_what_is_below(steps: list[int], mtus: list[int]) -> None:
     """As the kernel has it: a VLAN above its parent's MTU is refused, a parent that shrinks takes its VLANs along."""
     names = [f"d{n}" for n in range(len(steps) + 1)]
@@ -143,7 +142,7 @@ def test_a_vlan_that_rdma_uses_is_part_of_the_rail_and_one_that_it_does_not_use_
     assert nic.rdma is not None
     port = nic.rdma.ports[0]
     gids = (*port.gids, replace(port.gids[0], index=4, netdev="ens1.100"))
-    node.nics = (replace(nic, rdma=replace(nic.rdma, ports=(replace(port, gids=gids),))),)
+    node.nics = (nic._replace(rdma=nic.rdma._replace(ports=(port._replace(gids=gids),))),)
     assert netdev_mtu.wanted(node.nics[0], node.look().devices) == ("ens1", "ens1.100")
     assert [command.argv[4] for command in node.plan().commands] == ["ens1", "ens1.100"]
 
@@ -189,7 +188,7 @@ def test_what_cannot_be_read_is_unknown(node: Node) -> None:
 
 
 def test_a_rail_without_an_interface_is_unknown_and_one_of_infiniband_is_not_asked(node: Node) -> None:
-    node.nics = (replace(node.nics[0], netdevs=()),)
+    node.nics = (node.nics[0]._replace(netdevs=()),)
     assert [(f.check, f.state) for f in node.plan().findings] == [("netdev_mtu.live", "unknown")]
     node.nics = ()
     assert node.plan() == Plan()
@@ -212,7 +211,7 @@ def test_a_rail_without_an_interface_is_unknown_and_one_of_infiniband_is_not_ask
     st.sampled_from(["", "not clear"]),
     st.sampled_from([None, 1500, 9000]),
 )
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_is_written_only_for_the_one_clear_owner(
     roce: Topology, claims: list[Claim], doubt: str, mtu: int | None
 ) -> None:

@@ -10,7 +10,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import ifupdown, netplan, networkd, yaml_text
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 # -- INI -------------------------------------------------------------------------------------------------------------
@@ -24,7 +24,6 @@ INI_LINES = st.lists(
 
 
 @given(INI_LINES, st.booleans())
-@settings(max_examples=100)
 def test_an_ini_edit_sets_its_key_keeps_every_other_line_and_is_done_once(text: str, continued: bool) -> None:
     after = ini.set_setting(text, "Link", "MTUBytes", "9000", continued)
     values = [s.value for s in ini.settings(after, continued) if (s.section, s.key) == ("Link", "MTUBytes")]
@@ -60,7 +59,6 @@ FILES = st.dictionaries(
 
 
 @given(FILES, st.sampled_from([None, False, True]))
-@settings(max_examples=100)
 def test_whatever_a_yaml_writer_makes_is_read_alike(files: dict[str, Any], flow: bool | None) -> None:
     definitions = {
         section: {name: rest | ({} if mtu is None else {"mtu": mtu}) for name, (rest, mtu) in found.items()}
@@ -125,7 +123,6 @@ IFACE = (
 
 
 @given(st.lists(st.sampled_from(IFACE), max_size=12).map("\n".join))
-@settings(max_examples=100)
 def test_a_stanza_edit_sets_the_mtu_keeps_foreign_lines_and_is_done_once(text: str) -> None:
     after = ifupdown.set_mtu(text, "a", 9000)
     mine = [one for one in ifupdown.parse(after)[0] if one.name == "a"]

@@ -338,7 +338,7 @@ def test_settings_of_a_port_that_nobody_has_declared_are_left_alone(role: Role) 
     """The card of rail 0 has a second port, which is not a rail."""
     nic, *others = role.topology.nics
     other = "0000:11:00.1"
-    second = replace(nic, pci=other, role="storage", device=replace(nic.device, address=other))
+    second = nic._replace(pci=other, role="storage", device=nic.device._replace(address=other))
     role.topology = replace(role.topology, nics=(nic, second, *others))
     of_second = {"LINK_TYPE_P2": setting(2, words={"1": "IB", "2": "ETH"}), "ROCE_CC_PRIO_MASK_P2": setting(255)}
     role.node.change(lambda cards: cards[RAIL_0]["settings"].update(of_second))

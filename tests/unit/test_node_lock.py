@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.change.node_lock import Lock, LockResult, Run
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 ANN = Run("20261121T130306Z-4242", "ann", "ctl1", "ctl1 boot ns", 4242, 17)
@@ -189,7 +189,6 @@ def test_a_finding_says_who_since_when_from_where_and_what_to_do() -> None:
     assert node_lock.judge(LockResult(True)).ok
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text() | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
 def test_any_text_is_a_lock_or_a_parse_error(text: str) -> None:
     try:

@@ -27,13 +27,12 @@ def test_names_fold_in_the_syntax_of_clustershell(names: list[str], text: str) -
     assert fold(names) == text
 
 
-@settings(max_examples=100)
 @given(st.sets(st.text(alphabet="0129ab-.", min_size=1, max_size=7), min_size=1, max_size=30))
 def test_what_was_folded_expands_to_the_same_names(names: set[str]) -> None:
     assert sorted(expand(fold(names))) == sorted(names)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.sets(st.text(alphabet="0129ab-.", min_size=1, max_size=7), min_size=1, max_size=30), st.integers(10, 80))
 def test_what_is_cut_says_how_many_more_there_are(names: set[str], room: int) -> None:
     text = brief(names, room)

@@ -91,7 +91,7 @@ BUILDS = healthy().builds or ()
 UNBUILT = tuple(build for build in BUILDS if (build.name, build.kernel) != ("mlnx-ofed-kernel", NEXT))
 # What is left of an earlier driver is not built again.
 LEFT_DRIVER = Build("nvidia", "570.9", RUNNING, "added")
-OPEN = (*(replace(b, name=b.name.replace("nvidia", "nvidia-open")) for b in BUILDS[:3]), LEFT_DRIVER)
+OPEN = (*(b._replace(name=b.name.replace("nvidia", "nvidia-open")) for b in BUILDS[:3]), LEFT_DRIVER)
 NO_HEADERS = fresh(kernels=Kernels(RUNNING, (RUNNING,), RUNNING, ()))
 MIXED = healthy(modules={RUNNING: _inbox(RUNNING), NEXT: {}})
 NO_RDMA_CM = {name: module for name, module in _own(RUNNING).items() if name != "rdma_cm"}
@@ -127,7 +127,7 @@ def on_el(**changes: Any) -> OfedState:
     files: dict[str, str | None] = dict.fromkeys([*packages.FILES["dnf"], ofed_state.UMAD_LIST])
     texts = packages.render(DNF, URL, KEY, "doca-ofed", "3.2.1")
     files.update((path, written.seal(path, text)) for path, text in texts.items())
-    builds = [replace(b, name=b.name.replace("mlnx-ofed-kernel", "mlnx-ofa_kernel")) for b in BUILDS]
+    builds = [b._replace(name=b.name.replace("mlnx-ofed-kernel", "mlnx-ofa_kernel")) for b in BUILDS]
     locked = ("doca-ofed", "mlnx-ofa_kernel", "mlnx-ofa_kernel-dkms")
     known = {"system": DNF, "packages": Packages(names, locked, locked), "builds": tuple(builds), "files": files}
     return healthy(**(known | changes))
@@ -139,7 +139,7 @@ def _ubuntu(**more: str) -> OfedState:
     return healthy(packages=Packages({**dict.fromkeys(names, "6.14.0.22"), **more}, ()), release="", builds=())
 
 
-ADDED = tuple(replace(build, state="added") for build in reversed(on_el().builds or ()))
+ADDED = tuple(build._replace(state="added") for build in reversed(on_el().builds or ()))
 EL_LOOSE = Packages({"doca-ofed": "3.2.1-1", "mlnx-ofa_kernel-dkms": "25.10-1"}, ())
 EL_OLD = Packages({"doca-ofed": "3.1.0-1"}, ("doca-ofed",), ("doca-ofed", "mlnx-ofa_kernel", "kernel"))
 # A node, and what is wanted of it other than WANT.
@@ -175,7 +175,7 @@ CASES: dict[str, tuple[OfedState, dict[str, Any]]] = {
     "a new kernel fell back to inbox": (healthy(builds=UNBUILT, modules=FELL_BACK), {}),
     "no headers of a new kernel": (HEADLESS, {}),
     # Of a kernel that neither runs nor boots next nothing is installed.
-    "no headers of an old kernel": (replace(HEADLESS, kernels=replace(HEADLESS.kernels, default=RUNNING)), {}),
+    "no headers of an old kernel": (replace(HEADLESS, kernels=HEADLESS.kernels._replace(default=RUNNING)), {}),
     "inbox before the built modules": (healthy(modules=FELL_BACK), {}),
     "an inbox module before a built one": (healthy(modules=HALF_INBOX), {}),
     "nvidia built for another OFED": (PEER, {}),
@@ -214,7 +214,7 @@ for kind, package in (("nfs", "mlnx-nfsrdma-dkms"), ("nvme", "mlnx-nvme-dkms")):
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_planned(case: str) -> None:
     have, want = CASES[case]
-    goldens.check("ofed", case, golden_rows.plan(ofed.plan(have, replace(WANT, **want))))
+    goldens.check("ofed", case, golden_rows.plan(ofed.plan(have, WANT._replace(**want))))
 
 
 @pytest.mark.golden
@@ -287,7 +287,7 @@ def test_a_line_after_which_a_module_of_the_stack_is_not_loaded_is_found(
 )
 def test_modules_of_el_come_built_before_doca_3_2_and_as_sources_since(version: str, driver: str, package: str) -> None:
     names = Packages({driver: "25.10-1"} if driver else {}, ())
-    plan = ofed.plan(on_el(packages=names, users=(User("nvme", "a disk"),)), replace(WANT, version=version))
+    plan = ofed.plan(on_el(packages=names, users=(User("nvme", "a disk"),)), WANT._replace(version=version))
     assert one_of(plan, "ofed.dependents").want == package
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True)
@@ -15,7 +15,6 @@ VALUES = st.text(st.sampled_from("abz09 .-_:/()\"'#\\"), max_size=12)
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
-@settings(max_examples=100)
 def test_what_is_quoted_as_the_manual_says_is_read_back(values: dict[str, str]) -> None:
     def quoted(value: str) -> str:
         return "".join("\\" + char if char in '"\\' else char for char in value)

@@ -81,8 +81,8 @@ class Node:
             netdev = Netdev(name, nic.pci, mac, 1500, "up", 1, None, (), False, f"/sys/class/net/{name}")
             assert nic.rdma is not None
             port = nic.rdma.ports[0]
-            port = replace(port, gids=tuple(replace(gid, netdev=name) for gid in port.gids))
-            found.append(replace(nic, netdevs=(netdev,), rdma=replace(nic.rdma, ports=(port,))))
+            port = port._replace(gids=tuple(replace(gid, netdev=name) for gid in port.gids))
+            found.append(nic._replace(netdevs=(netdev,), rdma=nic.rdma._replace(ports=(port,))))
         return tuple(found)
 
     def add(self, name: str, index: int, function: str | None = None, kind: str = "", **values: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ for name, text in (
 def test_what_is_read_of_a_tree(tmp_path: Path, case: str) -> None:
     CASES[case](tmp_path)
     devices, problems = pci.read(Host(str(tmp_path)))
-    rows = [list(asdict(device).values()) for device in devices.values()]
+    rows = [list(device._asdict().values()) for device in devices.values()]
     said = [[problem.source, golden_rows.values(problem.message.replace(str(tmp_path), ""))] for problem in problems]
     goldens.check("pci", case, rows + said)
 

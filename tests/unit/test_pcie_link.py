@@ -21,7 +21,7 @@ from .conftest import Edit, built_in, machine
 def bridge(address: str, *ancestors: str, **changes: Any) -> PciDevice:
     source = f"/sys/devices/{'/'.join(ancestors)}/{address}"
     made = PciDevice(address, 0x060400, 0x1000, 0xC030, 0, ancestors, 32.0, 16, 32.0, 16, None, "pcieport", source)
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 def tree(topology: Topology, deep: bool = False) -> Topology:
@@ -40,13 +40,13 @@ def tree(topology: Topology, deep: bool = False) -> Topology:
             second, port = f"0000:d{index}:00.0", f"0000:e{index}:00.0"
             bridges[second], bridges[port] = bridge(second, *above), bridge(port, *above, second)
             above = (*above, second, port)
-        gpus[index] = replace(gpus[index], device=replace(gpus[index].device, ancestors=above))
-        nics[index] = replace(nics[index], device=replace(nics[index].device, ancestors=(host, root, up, down[1])))
+        gpus[index] = replace(gpus[index], device=gpus[index].device._replace(ancestors=above))
+        nics[index] = nics[index]._replace(device=nics[index].device._replace(ancestors=(host, root, up, down[1])))
     return replace(topology, gpus=tuple(gpus), nics=tuple(nics), bridges=bridges)
 
 
 def changed(topology: Topology, address: str, **changes: Any) -> Topology:
-    return replace(topology, bridges={**topology.bridges, address: replace(topology.bridges[address], **changes)})
+    return replace(topology, bridges={**topology.bridges, address: topology.bridges[address]._replace(**changes)})
 
 
 H100 = built_in("hgx-h100", "infiniband")
@@ -58,24 +58,24 @@ WITHOUT_B1 = {address: one for address, one in TREE.bridges.items() if address !
 
 
 def nics_at(topology: Topology, speed: float) -> Topology:
-    nics = tuple(replace(nic, device=replace(nic.device, max_speed_gts=speed)) for nic in topology.nics)
+    nics = tuple(nic._replace(device=nic.device._replace(max_speed_gts=speed)) for nic in topology.nics)
     return replace(topology, nics=nics)
 
 
 def two_rails_below_one_uplink() -> Topology:
     """It carries each of them."""
-    moved = replace(TREE.gpus[1].device, ancestors=TREE.gpus[0].device.ancestors)
+    moved = TREE.gpus[1].device._replace(ancestors=TREE.gpus[0].device.ancestors)
     return Edit.gpu(Edit.nic(TREE, 1, device_ancestors=TREE.nics[0].device.ancestors), 1, device=moved)
 
 
 def asleep() -> Topology:
-    idle = replace(TREE.gpus[2].device, current_speed_gts=2.5)
+    idle = TREE.gpus[2].device._replace(current_speed_gts=2.5)
     return Edit.gpu(changed(TREE, "0000:c2:00.0", current_speed_gts=2.5), 2, device=idle)
 
 
 def in_a_guest() -> Topology:
     narrow = changed(TREE, "0000:b3:00.0", current_width=1)
-    return replace(narrow, virtualization=replace(narrow.virtualization, is_vm=True))
+    return replace(narrow, virtualization=narrow.virtualization._replace(is_vm=True))
 
 
 CASES: dict[str, tuple[Topology, Profile]] = {
@@ -114,16 +114,16 @@ def test_links_of_a_machine() -> None:
         links = tuple(one for one in made.findings if one.check == "platform.pcie_link")
         assert [one for one in made.findings if not one.ok and one not in links and case != "more than a CPU has"] == []
         goldens.check("pcie_link", case, [*golden_rows.measured(links), *[one.subject for one in links if not one.ok]])
-        said += golden_rows.sentences(case, replace(made, findings=links))
+        said += golden_rows.sentences(case, made._replace(findings=links))
     goldens.text("pcie_link", "\n".join(said) + "\n")
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("driver", [None, "vfio-pci", "mlx5_core"])
 def test_a_nic_on_the_bus_without_a_driver_is_reported_as_that(driver: str | None) -> None:
-    device = replace(TREE.nics[3].device, driver=driver)
+    device = TREE.nics[3].device._replace(driver=driver)
     functions = {nic.pci: nic.device for nic in TREE.nics[:3]} | {device.address: device}
-    functions["vf"] = replace(TREE.nics[4].device, physfn="0000:01:00.0")
+    functions["vf"] = TREE.nics[4].device._replace(physfn="0000:01:00.0")
     others = [nic.rdma for nic in TREE.nics[:3] if nic.rdma]
     read = join(functions, others, (), (), TREE.gpus, TREE.driver, TREE.virtualization, ())
     assert read.without_rdma == (device,)
@@ -134,7 +134,7 @@ def test_a_nic_on_the_bus_without_a_driver_is_reported_as_that(driver: str | Non
     assert (driver or "no driver") in str(finding.have)
     assert device.address in finding.fix
     # A NIC in another place is not the missing one.
-    elsewhere = replace(device, ancestors=TREE.nics[0].device.ancestors)
+    elsewhere = device._replace(ancestors=TREE.nics[0].device.ancestors)
     goldens.check(
         "pcie_link",
         "NIC without RDMA elsewhere",

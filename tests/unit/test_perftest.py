@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters, perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Bar, Options, Port, Session
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import goldens
@@ -84,7 +84,6 @@ def test_an_output_that_is_cut_anywhere_gives_no_figure_or_the_whole_one(test: s
 
 
 @given(st.text(alphabet="#bytesiran []GMB/cuv0123456789.\n\tBW", max_size=300))
-@settings(max_examples=100)
 def test_any_text_is_a_figure_or_an_error(text: str) -> None:
     for test in perftest.TESTS:
         with contextlib.suppress(ParseError):

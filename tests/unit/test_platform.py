@@ -38,7 +38,7 @@ def gpus(**changes: Any) -> Topology:
 
 
 def link(index: int, **changes: Any) -> Topology:
-    return Edit.gpu(IB, index, device=replace(IB.gpus[index].device, **changes))
+    return Edit.gpu(IB, index, device=IB.gpus[index].device._replace(**changes))
 
 
 def path(gpu: int, to: int, kind: str, topology: Topology = IB) -> Topology:
@@ -125,7 +125,7 @@ def test_findings_of_a_machine() -> None:
         made = plan(topology, profile, cross)
         goldens.check("platform", case, golden_rows.measured(made.findings))
         roots = tuple(one for one in made.findings if one.because is None)
-        said += golden_rows.sentences(case, replace(made, findings=roots))
+        said += golden_rows.sentences(case, made._replace(findings=roots))
     goldens.text("platform", "\n".join(said) + "\n")
 
 
@@ -137,7 +137,7 @@ def test_a_cable_is_advised_only_where_the_link_does_not_train(state: str, physi
     assert (next(one for one in findings if not one.ok).fix == RAIL_STATE.fix) == (physical == "Polling")
 
 
-GUEST = replace(IB, virtualization=replace(IB.virtualization, is_vm=True))
+GUEST = replace(IB, virtualization=IB.virtualization._replace(is_vm=True))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ PSID, OTHER, VERSION, OLDER = "MT_0000000838", "MT_0000000001", "28.43.8002", "2
 def flashed(topology: Topology, index: int, firmware: str | None, board_id: str | None = PSID) -> Topology:
     rdma = topology.nics[index].rdma
     assert rdma is not None
-    return nic(index, topology, rdma=replace(rdma, firmware=firmware, board_id=board_id))
+    return nic(index, topology, rdma=rdma._replace(firmware=firmware, board_id=board_id))
 
 
 def declared(psid: str = "", version: str = "") -> dict[str, Any]:
@@ -282,7 +282,7 @@ def test_findings_of_rails(case: str) -> None:
 
 def test_a_vpd_that_cannot_be_read_is_no_missing_function(infiniband: Topology) -> None:
     nic = infiniband.nics[0]
-    function = replace(nic.device, address="0000:ff:00.0", device=0x2100)
+    function = nic.device._replace(address="0000:ff:00.0", device=0x2100)
     state = DirectState((function,), {}, {nic.pci: Problem(nic.pci, "cannot be read")})
     [found] = nic_functions.judge(infiniband, [nic], state, True)
     assert (found.state, found.have) == ("unknown", f"{nic.pci}: cannot be read")

@@ -270,7 +270,7 @@ def busiest_wire(of: profile.Profile) -> float:
     return sum(rail.rate_gbps / 8 for rail in of.rails)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.sampled_from(PLATFORMS),
     st.sampled_from(COLLECTIVES),

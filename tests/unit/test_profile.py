@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile_doubts import checked_draft, draft
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -84,7 +84,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(["gpus", "gpus.count", "gpus.pci", "rails", "rails.0", "rails.0.paths", "rail_defaults"]), JSON)
 def test_any_value_anywhere_is_a_profile_or_a_parse_error(path: str, value: object) -> None:
     try:

@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Peer, Ping, PingResult
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
@@ -32,7 +32,6 @@ def statistics(sent: int, received: int) -> str:
 
 
 @given(st.text(max_size=200), st.integers(0, 9), st.integers(0, 9))
-@settings(max_examples=100)
 def test_only_an_answer_to_every_packet_is_a_success(noise: str, sent: int, received: int) -> None:
     noise = noise.replace("transmitted", "")
     assert rail_ping.parse(noise + "\n" + statistics(sent, received)).ok is (0 < sent == received)
@@ -52,7 +51,6 @@ HOSTS = st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=14, unique=
 
 
 @given(HOSTS)
-@settings(max_examples=60)
 def test_all_rounds_bring_every_pair_together_once(hosts: list[str]) -> None:
     rounds = rail_ping.rounds(hosts)
     pairs = [frozenset(pair) for one in rounds for pair in one]
@@ -61,7 +59,6 @@ def test_all_rounds_bring_every_pair_together_once(hosts: list[str]) -> None:
 
 
 @given(HOSTS, st.integers(1, 5))
-@settings(max_examples=60)
 def test_in_a_round_nobody_has_two_partners_and_no_host_is_left_out_in_the_end(hosts: list[str], limit: int) -> None:
     rounds = rail_ping.rounds(hosts, limit)
     for one in rounds:

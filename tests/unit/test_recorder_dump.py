@@ -162,7 +162,7 @@ def test_references_are_counted_where_they_are_read(monkeypatch: pytest.MonkeyPa
 
 
 @given(st.binary(max_size=200), st.integers(2, 5))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_random_bytes(data: bytes, protocol: int) -> None:
     _read_or_refuse(b"\x80" + bytes([protocol]) + data)
     _read_or_refuse(data)
@@ -177,7 +177,7 @@ _OPCODES = (
 
 
 @given(st.lists(st.sampled_from(_OPCODES), max_size=60))
-@settings(max_examples=1000)
+@settings(max_examples=10 * settings().max_examples)
 def test_random_opcodes(opcodes: list[bytes]) -> None:
     """What is read is what pickle reads; pickle allows more keys."""
     data = _START + b"".join(opcodes) + b"."

@@ -11,7 +11,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.filter.roce_chain import roce_chain as as_filter
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
 from ansible_collections.busbar.fabric.plugins.plugin_utils.roce_chain import disagreements
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import goldens
@@ -58,7 +58,6 @@ def test_the_wrong_link_is_named() -> None:
 
 
 @given(st.integers(0, 63), st.none() | st.integers(0, 7), st.none() | st.integers(0, 63), st.integers(0, 3))
-@settings(max_examples=100)
 def test_what_is_declared_once_and_set_nowhere_else_always_agrees(
     dscp: int, priority: int | None, cnp_dscp: int | None, ecn_bits: int
 ) -> None:

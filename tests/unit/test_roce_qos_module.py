@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -325,15 +325,15 @@ def of_a_virtual_function(found: topology.Topology, _match: rails.Rails) -> Sequ
 
 
 def in_a_guest(found: topology.Topology, match: rails.Rails) -> Sequence[Port]:
-    guest = replace(found, virtualization=replace(found.virtualization, is_vm=True))
+    guest = replace(found, virtualization=found.virtualization._replace(is_vm=True))
     return of_a_virtual_function(guest, match)
 
 
 def of_infiniband_and_without_a_netdev(found: topology.Topology, match: rails.Rails) -> Sequence[Port]:
     nic = match.nics[0]
     assert nic.rdma is not None
-    infiniband = replace(nic, rdma=replace(nic.rdma, ports=(replace(nic.rdma.ports[0], link_layer="InfiniBand"),)))
-    return ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
+    infiniband = nic._replace(rdma=nic.rdma._replace(ports=(nic.rdma.ports[0]._replace(link_layer="InfiniBand"),)))
+    return ports(found, rails.Rails({0: infiniband, 1: match.nics[1]._replace(netdevs=())}, {}, None))
 
 
 @pytest.mark.golden
@@ -349,14 +349,14 @@ def test_the_ports_of_rails_and_what_is_set_of_each(
     for port in those:
         node.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "106")
     plan = roce_qos.plan(read(node.host, those, WANT), WANT)
-    rows: list[Any] = [list(asdict(port).values()) for port in those]
+    rows: list[Any] = [list(port._asdict().values()) for port in those]
     rows += [roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), those)]
     goldens.check("roce_qos_module", f"ports: {which.__name__}", [*rows, *golden_rows.plan(plan)])
 
 
 def test_interfaces_of_one_bridge_are_no_bond(node: Node) -> None:
     found, match = node.machine("hgx-h200", "ethernet")
-    nics = [replace(nic, netdevs=(replace(nic.netdevs[0], master="br0"),)) for nic in match.nics.values()]
+    nics = [nic._replace(netdevs=(nic.netdevs[0]._replace(master="br0"),)) for nic in match.nics.values()]
     assert [port.pci for port in ports(replace(found, nics=tuple(nics)), rails.Rails({0: nics[0]}, {}, None))] == [
         nics[0].pci
     ]

@@ -117,7 +117,7 @@ def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path:
 
 def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     gap = Gap("unsupported", "a virtual function", "sysfs", "name the physical ones")
-    ports = (*PORTS, replace(PORTS[0], pci="0000:3b:00.2", gap=gap), replace(PORTS[1], pci="0000:4b:00.0", rdma=None))
+    ports = (*PORTS, PORTS[0]._replace(pci="0000:3b:00.2", gap=gap), PORTS[1]._replace(pci="0000:4b:00.0", rdma=None))
     found = boot_unit.intent(Host(), ports, WANT, GIVEN["roce"], SETTINGS)
     assert found is not None
     assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}

@@ -95,7 +95,6 @@ WORDS = ("1", "a b", "$HOME", "a'b", 'a"b', "a;b", "#x", "a\\b", "(x", "a#b", "*
 QUOTES = ("%s", "'%s'", '"%s"')
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(QUOTES)), min_size=1, max_size=4), st.booleans())
 def test_what_is_told_as_certain_is_what_a_shell_sets(pairs: list[tuple[str, str]], apart: bool) -> None:
     lines = []
@@ -117,7 +116,7 @@ def test_what_is_told_as_certain_is_what_a_shell_sets(pairs: list[tuple[str, str
             assert really.get(one.name) == one.value, (lines, one)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.text(st.sampled_from("NCCL_A=1 \n;&|'\"`$(){}<>#\\-x"), max_size=60))
 def test_any_text_has_a_reading(text: str) -> None:
     parse(text)

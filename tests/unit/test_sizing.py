@@ -90,7 +90,7 @@ def test_windows_of_the_step_are_shared() -> None:
     assert [one.window for one in traffic(BATCHES, 8)] == [pytest.approx(2 / 3 / 16)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 50)), min_size=1, max_size=6), st.floats(0.01, 100))
 def test_what_is_needed_is_enough_and_nothing_less(windows: list[tuple[float, float]], compute: float) -> None:
     """Seconds are those at 1 GB/s."""

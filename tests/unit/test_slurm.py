@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.slurm import Node, SlurmState
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import readings
@@ -71,7 +71,6 @@ def test_what_is_down_or_fails_counts_as_drained(states: str, drained: bool) -> 
     assert Node("node01", tuple(states.split())).drained is drained
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(), st.text())
 def test_any_text_is_a_node_or_a_parse_error(text: str, reason: str) -> None:
     for line in (text, LINE.format(text, reason), LINE.format("IDLE+DRAIN", "") + " Reason=" + reason):

@@ -2,7 +2,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -72,7 +71,7 @@ CASES: dict[str, tuple[str | None, *tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_machine_is(tmp_path: Path, case: str) -> None:
     found, problems = virtualization.read(machine(tmp_path, *CASES[case]))
-    goldens.check("virtualization", case, [[*asdict(found).values(), found.owner, len(problems)]])
+    goldens.check("virtualization", case, [[*found._asdict().values(), found.owner, len(problems)]])
 
 
 @pytest.mark.parametrize(

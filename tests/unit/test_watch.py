@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -340,7 +339,7 @@ def test_a_tool_that_ends_is_an_event_and_is_started_again(
 
 def test_without_a_driver_or_with_somebody_elses_tool_it_says_so(settings: program.Settings) -> None:
     with pytest.raises(ReadError, match="/none/nvidia-smi: is not an executable file"):
-        program.Watch(replace(settings, nvidia_smi="/none/nvidia-smi"), print)
+        program.Watch(settings._replace(nvidia_smi="/none/nvidia-smi"), print)
     if os.geteuid() == 0:
         os.chmod(settings.nvidia_smi, 0o777)
         with pytest.raises(ReadError, match="is not run as root, because"):
@@ -388,7 +387,7 @@ def test_a_clock_that_is_set_makes_no_stall_and_its_time_is_taken(
 ) -> None:
     monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
     events: list[program.Event] = []
-    watch, clock = program.Watch(replace(settings, patience=PATIENCE), events.append), time.time
+    watch, clock = program.Watch(settings._replace(patience=PATIENCE), events.append), time.time
     gpus = [gpu(1, WAITS)._replace(job=""), gpu(2, IDLE)._replace(job="")]
     started = time.monotonic()
     for number in range(55):
