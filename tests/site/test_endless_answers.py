@@ -22,7 +22,8 @@ ANSWERS = {
     "gigabyte": "cat >/dev/null; head -c 1000000000 /dev/zero | tr '\\0' x",
     "slow": "trap '' TERM; while :; do printf x; sleep 1; done",
 }
-LIMIT = 25
+# An honest host needs 5 s of a quiet core, and shares it here.
+LIMIT = 90
 MOST = 300e6
 
 
