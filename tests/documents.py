@@ -57,8 +57,8 @@ galaxy_info:
       versions: [jammy, noble]
 dependencies: []
 """
-# The tasks of a role that is one module: alone, what it does, and what site.yml plays, which has read the intent, whose
-# values are checked there, and gives one verdict. A task that is skipped costs a fork a host.
+# main.yml and configure.yml of a role that is one module. site.yml plays configure.yml alone: it has read the intent,
+# which checks the values, and gives one verdict. A task that is skipped costs a process for each host.
 ALONE = """\
 ---
 # Written by make docs: the role by itself. site.yml plays configure.yml alone.
@@ -66,7 +66,7 @@ ALONE = """\
   ansible.builtin.include_tasks: ../../../playbooks/tasks/intent.yml
   when: busbar_intent is not defined
 
-- name: Work
+- name: Configure
   ansible.builtin.import_tasks: configure.yml
 
 - name: Verdict

@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
         both = torch.tensor([phase, of], device="cuda")
         dist.broadcast(both, 0)
         phase, of = both.tolist()
-        for _step in range(20):
+        for step in range(20):
             if words[phase] == "data":
                 time.sleep(0.5)
             if words[phase] == "checkpoint" and rank == of:
@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
                     weights @ weights
             if words[phase] in ("train", "late"):
                 dist.all_reduce(gradients)
-            if words[phase] == "compile" and _step == 0:
+            if words[phase] == "compile" and step == 0:
                 compiled += 1
                 compile_and_run(compiled)
             for _message in range(1000 if words[phase] == "small" else 0):

@@ -89,7 +89,7 @@ def tokens(line: str) -> list[str]:
     return [token for _gap, token in kernel_line.split(line) if token]
 
 
-@settings(max_examples=2 * settings().max_examples)
+@settings(max_examples=3 * settings().max_examples)
 @example(
     ["GRUB_CMDLINE_LINUX=a=3", 'GRUB_CMDLINE_LINUX_DEFAULT="iommu=pt intel_iommu=off a=3"'],
     [Arg("a", "3", exclusive=True), Arg("intel_iommu", "off", present=False)],

@@ -95,7 +95,7 @@ for name, text in (
 def test_what_is_read_of_interfaces(tmp_path: Path, case: str) -> None:
     CASES[case](tmp_path)
     found, problems = netdev.read(Host(str(tmp_path)))
-    rows = [list(one._asdict().values()) for one in found]
+    rows = [list(one) for one in found]
     goldens.check("netdev", case, [*rows, *[[problem.source, str(problem)] for problem in problems]])
 
 

@@ -114,7 +114,7 @@ for name, text in (
 def test_what_is_read_of_a_tree(tmp_path: Path, case: str) -> None:
     CASES[case](tmp_path)
     devices, problems = pci.read(Host(str(tmp_path)))
-    rows = [list(device._asdict().values()) for device in devices.values()]
+    rows = [list(device) for device in devices.values()]
     said = [[problem.source, golden_rows.values(problem.message.replace(str(tmp_path), ""))] for problem in problems]
     goldens.check("pci", case, rows + said)
 

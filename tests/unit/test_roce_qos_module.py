@@ -349,7 +349,7 @@ def test_the_ports_of_rails_and_what_is_set_of_each(
     for port in those:
         node.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "106")
     plan = roce_qos.plan(read(node.host, those, WANT), WANT)
-    rows: list[Any] = [list(port._asdict().values()) for port in those]
+    rows: list[Any] = [list(port) for port in those]
     rows += [roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), those)]
     goldens.check("roce_qos_module", f"ports: {which.__name__}", [*rows, *golden_rows.plan(plan)])
 

@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str | None, *tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_machine_is(tmp_path: Path, case: str) -> None:
     found, problems = virtualization.read(machine(tmp_path, *CASES[case]))
-    goldens.check("virtualization", case, [[*found._asdict().values(), found.owner, len(problems)]])
+    goldens.check("virtualization", case, [[*found, found.owner, len(problems)]])
 
 
 @pytest.mark.parametrize(
