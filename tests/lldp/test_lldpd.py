@@ -79,5 +79,5 @@ def test_what_a_switch_says_is_cut_and_printable_and_what_makes_no_sense_is_unkn
     assert said.port == "<b>1</b>"
     assert said.name.startswith("\\x1b[31m<i>xxx")
     assert len(said.name) <= 255
-    assert all(text.isprintable() for text in vars(said).values() if isinstance(text, str))
+    assert all(text.isprintable() for text in said if isinstance(text, str))
     assert found(heard, port(5)) == [("lldp.pfc", "unknown", "h5")]
