@@ -8,7 +8,8 @@ Each worker of Ansible leads a session and ssh's masters are daemons: no signal 
 The reaper adopts all orphans below it, and ends everything once the program has ended or the parent
 has, by whatever signal. PARENT: pid that has to be alive. APART: 1 adds a second reaper, in its own session,
 below the first: ansible-runner ends a run by SIGKILL to the group of what it has started. COLLECTIONS: folder from
-which the collection is imported: the user's environment is ignored.
+which the collection is imported: the user's environment is ignored. Processes with ENDS_ITSELF=1 in their
+environment end after us.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _supervise(start: Callable[[], NoReturn], parent: int) -> int:
     while code is None:
         number = signal.sigwait(AWAITED)
         code = _reaped(child) if number == signal.SIGCHLD else 128 + number
-    process_group.end_all(GRACE)
+    process_group.end_all(GRACE, process_group.ENDS_ITSELF)
     return code
 
 

@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
 from .slurm_engine import LINE, SlurmError
 
 PROGRAMS = ("srun", "sinfo", "scontrol", "scancel")
 # Seconds for Slurm to respond, and for the rest of a step to end.
-PATIENCE, END = 60, 40
+PATIENCE, END = 60, 60
 # Variables of the user that srun gets: the choice of a Slurm and of an account; others would reach the nodes.
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_ACCOUNT", "SLURM_QOS")
 PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -33,6 +34,11 @@ PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 GUARD = """
 cancel=$1 name=$2 script=$3
 shift 3
+# scancel alone sends TERM first, and a child that outlives its parent is lost to proctrack/linuxproc.
+remove() {
+  timeout 10 "$cancel" --quiet --signal=KILL --name="$name"
+  timeout 10 "$cancel" --quiet --name="$name"
+}
 exec 4<&0
 trap : HUP INT TERM
 "$@" <"$script" 4<&- &
@@ -40,9 +46,8 @@ step=$!
 {
   read -r _
   kill -s TERM "$step"
-  # srun kills the tasks; scancel sends TERM first, and a child that outlives its parent is lost to proctrack/linuxproc.
   for _ in 1 2 3 4 5; do kill -0 "$step" && sleep 1; done
-  timeout 10 "$cancel" --quiet --name="$name"
+  remove
   sleep 15
   kill -s KILL "$step"
 } <&4 >/dev/null 2>&1 &
@@ -51,7 +56,7 @@ exec 4<&-
 wait "$step" 2>/dev/null
 code=$?
 if kill -0 "$step" 2>/dev/null; then kill -s TERM "$step"; wait "$step" 2>/dev/null; fi
-timeout 10 "$cancel" --quiet --name="$name" >/dev/null 2>&1
+remove >/dev/null 2>&1
 kill -s KILL "$watch" 2>/dev/null
 exit "$code"
 """
@@ -114,7 +119,8 @@ def run(
     try:
         guard = subprocess.Popen(
             ["/bin/sh", "-c", GUARD, "sh", paths["scancel"], job, str(script), paths[argv[0]], *argv[1:]],
-            env=environment(),
+            # What ends all that `busbar` has started gives a slow srun no time.
+            env={**environment(), process_group.ENDS_ITSELF: "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .host import ReadError
-from .orphans import below, has_children, prctl, processes, send, set_subreaper
+from .orphans import below, environment, has_children, prctl, processes, send, set_subreaper
 
+# Variable that is 1 for a process that ends by itself after us, because it has to clean up.
+ENDS_ITSELF = "BUSBAR_ENDS_ITSELF"
 _PR_SET_PDEATHSIG = 1
 _POLL = 0.05
 # Seconds: a launcher passes SIGTERM on to the ranks of other hosts; what outlives this is killed.
@@ -157,33 +159,42 @@ def end_with(parent: int, number: int) -> bool:
     return prctl()(_PR_SET_PDEATHSIG, int(number)) == 0 and os.getppid() == parent
 
 
-def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
+def end_all(grace: Optional[float] = None, spared: str = "") -> Tuple[int, ...]:
     """Send SIGTERM, and after seconds of grace SIGKILL, to every process below us until none is left.
 
-    Returns the pids that would not die: another user's are among them.
+    spared: name of a variable that is 1 for those that are left alone. Returns the pids that would not die: another
+    user's are among them.
     """
     grace = TERM_GRACE if grace is None else grace
     start = time.monotonic()
     warned: Set[int] = set()
-    while _reap() and time.monotonic() < start + grace:
+    while _any_left(spared) and time.monotonic() < start + grace:
         for pid in below(os.getpid()):
-            if pid not in warned:
+            if pid not in warned and not _is_spared(pid, spared):
                 # A stopped process handles SIGTERM only when it continues.
                 send(pid, signal.SIGTERM)
                 send(pid, signal.SIGCONT)
                 warned.add(pid)
         time.sleep(0.02)
-    while _reap():
+    while _any_left(spared):
         if time.monotonic() >= start + grace + KILL_WAIT:
-            return tuple(sorted(below(os.getpid())))
+            return tuple(sorted(pid for pid in below(os.getpid()) if not _is_spared(pid, spared)))
         if time.monotonic() >= start + grace + 1:
             time.sleep(_POLL)
         under = set(below(os.getpid()))
         # Newest first, and each at once: a chain of processes that fork and exit outruns a list that is made first.
         for pid, parent, state in processes():
-            if state != "Z" and (parent == os.getpid() or parent in under):
+            if state != "Z" and (parent == os.getpid() or parent in under) and not _is_spared(pid, spared):
                 send(pid, signal.SIGKILL)
     return ()
+
+
+def _any_left(spared: str) -> bool:
+    return _reap() and not (spared and all(_is_spared(pid, spared) for pid in below(os.getpid())))
+
+
+def _is_spared(pid: int, spared: str) -> bool:
+    return bool(spared) and ("%s=1" % spared).encode() in environment(pid)
 
 
 def _reap() -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine
 
 from lab import store
+from tests.debian import PLACES
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
 from tests.processes import marked
 from tests.slurm_daemons import NODES, ROOT, Slurm, ended, wait
@@ -272,7 +274,11 @@ def test_nothing_is_left_on_the_nodes_by_whoever_is_killed(
     hung = {"ansible_python_interpreter": str(tmp_path / "python")}
     hosts = {name: {**host, **hung} for name, host in hosts_of(fleet.parent).items()}
     inventory = write_inventory(tmp_path / "hung", hosts)
+    # A controller that is slow: srun takes longer to end its step than the end of all that busbar has started.
+    real = shutil.which("srun", path=PLACES)
+    tool(tmp_path, "slow/srun", f"trap 'sleep 4; kill -s TERM $!; exit' TERM\n{real} \"$@\" <&0 &\nwait $!")
     given = {**environment(tmp_path), "SLURM_CONF": slurm.environment["SLURM_CONF"]}
+    given["PATH"] = f"{tmp_path}/slow{os.pathsep}{given['PATH']}"
     words = argv("drift", "-i", str(inventory), "--engine", "slurm")
     if program != "busbar":
         playbook = str(ROOT / "playbooks/drift.yml")

@@ -79,6 +79,16 @@ def survivors(mark: Path) -> list[int]:
     return [*marked("MARK", str(mark))]
 
 
+def test_what_ends_by_itself_is_spared_beside_others(tmp_path: Path) -> None:
+    # Ended here, which Popen does not know.
+    environments = (marks(tmp_path) | {process_group.ENDS_ITSELF: value} for value in "10")
+    own, other = (subprocess.Popen(["sleep", "60"], env=environment).pid for environment in environments)
+    assert process_group.end_all(0.3, process_group.ENDS_ITSELF) == ()
+    assert survivors(tmp_path) == [own] != [other]
+    assert process_group.end_all(0.3) == ()
+    assert survivors(tmp_path) == []
+
+
 def test_output_exit_code_and_environment(run: Run, tmp_path: Path) -> None:
     ended = run(["sh", "-c", "echo out; echo err >&2; env; pwd; exit 7"])
     assert (ended.rc, ended.ending, ended.left_behind) == (7, "", ())
