@@ -13,13 +13,17 @@ from .state import Communicator, Key, Process, State
 
 @dataclass(frozen=True)
 class Job:
-    """Processes that share communicators. name: "job", or "job 2" of several.   world: the largest communicator."""
+    """Processes that share communicators. name: "job", or "job 2" of several.   world: the largest communicator.
+
+    launched: nodes that a launcher names.
+    """
 
     name: str
     processes: Tuple[Process, ...]
     communicators: Tuple[Communicator, ...]
     world: Optional[Communicator]
     versions: Tuple[str, ...]
+    launched: Optional[int] = None
 
     @cached_property
     def networks(self) -> Set[str]:
@@ -29,11 +33,11 @@ class Job:
 
     @cached_property
     def nodes(self) -> Optional[int]:
-        """Nodes as NCCL counts them; else hosts, where all ranks are in the log; None where neither is known."""
+        """Nodes as NCCL counts them; else hosts, where all ranks are in the log; else as the launcher names them."""
         counted = max((one.nodes or 0 for one in self.communicators), default=0)
         hosts = {process.node for process in self.world.began.values()} if self.world is not None else {""}
         whole = self.world is not None and len(self.world.began) == self.world.ranks and "" not in hosts
-        return counted or (len(hosts) if whole else None)
+        return counted or (len(hosts) if whole else self.launched)
 
     @cached_property
     def hosts(self) -> List[str]:
@@ -119,8 +123,9 @@ def jobs(state: State) -> List[Job]:
             versions or (() if number else state.versions), key=lambda text: [int(part) for part in text.split(".")]
         )
         name = "job" if len(ordered) == 1 else "job %d" % (number + 1)
-        made.append(Job(name, tuple(processes), of_job, world, tuple(by_number)))
-    return made or [Job("job", (), (), None, tuple(sorted(state.versions)))]
+        launched = state.launch.nodes if len(ordered) == 1 else None
+        made.append(Job(name, tuple(processes), of_job, world, tuple(by_number), launched))
+    return made or [Job("job", (), (), None, tuple(sorted(state.versions)), state.launch.nodes)]
 
 
 def rival_sets(communicators: Iterable[Communicator]) -> List[List[Communicator]]:

@@ -89,7 +89,8 @@ def judge(log: Log) -> Result:
     slow: List[Finding] = []
     if not unsupported:
         engine.tolerate_ports(log, diagnosis)
-        facts += [(finding, CAUSE, PROVEN) for finding in table.failures(log.table)]
+        launched = log.state.launch.number("ranks") or 0
+        facts += [(finding, CAUSE, PROVEN) for finding in table.failures(log.table, launched)]
         slow += table.judge(log.table)
     failures, by_group = _failures(log, found_jobs, diagnosis)
     for job in found_jobs:

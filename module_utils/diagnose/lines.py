@@ -56,6 +56,8 @@ _STAMP = re.compile(
     r"^(?:(?:\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? (?:- |(?:std(?:out|err) )?[FP] )?|"
     r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} )(?:[\w.-]{1,120} [\w./-]{1,60}\[\d{1,10}\]: )?){1,2}"
 )
+# What Ray appends to one of several lines that are alike.
+_REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\](?: \(Ray deduplicates logs [^\n]*)?")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,12}[A-Za-z]")
 _QUOTE = re.compile(r"^(?:> ?){1,4}|^\s{0,4}`{1,3}|`{1,3}\s*$")
 _LINK = re.compile(r"\[([^\]\[]{1,80})\]\(https?://[^)\s]{1,300}\)")
@@ -90,12 +92,14 @@ class Record(NamedTuple):
 
 
 def decode(line: bytes) -> str:
-    """Return the text of a line without colours, quote marks, links and entities. Reads LONGEST bytes."""
+    """Return the text of a line without colours, quote marks, links, entities and Ray's counts. Reads LONGEST bytes."""
     if line[:1] == b"{":
         line = _unwrap(line)
     text = line[:LONGEST].decode("utf-8", "replace")
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
+    if "x across cluster]" in text:
+        text = _REPEATED.sub("", text)
     if text[:1] == ">" or "`" in text[:7] or text[-1:] == "`":
         text = _QUOTE.sub("", text)
     if "](http" in text:

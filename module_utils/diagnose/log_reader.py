@@ -30,10 +30,12 @@ _LOOKED_UP = 4_096
 _ERROR_LINES = 4
 _DIGITS = b"0123456789"
 _HEADLESS = ("NCCL INFO ", "NCCL WARN ")
+# Before NCCL's last error, as PyTorch and XLA quote it.
+_QUOTING = ("Last error:", "log entry (may be unrelated) '")
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
-_LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
-_RELEASES = ("CCL version", "libnccl", "nccl_version", "ROCm version", "HIP version")
+_LIBRARY = re.compile(r"\b(?:libnccl\.so\.|nccl(?:-cu\d\d)?==)(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
+_RELEASES = ("CCL version", "libnccl", "nccl==", "nccl-cu", "nccl_version", "ROCm version", "HIP version")
 _CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
 _RCCL = re.compile(r"\bRCCL version |\bHIP version ?:|\bROCm version ?:")
 # NCCL's lines that have lost their head.
@@ -44,8 +46,10 @@ _BARE = re.compile(
 _MORE_HCAS = re.compile(
     r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
 )
+# Advice to set a variable sets none.
 _TYPED_VARIABLE = re.compile(
-    r"(?:^|[\s$>+,=])(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=((?:(?!,[A-Z_]{3,60}=)[^\s;'\"]){1,200})"
+    r"(?:^|(?<!with)(?<![Ss]et)(?<!use)(?<!using)(?<!setting)(?<!try)[\s$>+,=])"
+    r"(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=((?:(?!,[A-Z_]{3,60}=)[^\s;'\"]){1,200})"
 )
 _FAILED = re.compile(
     r"\s{1,8}(?P<key>host|rank) {1,8}: (?:(?P<value>[\w.-]{1,120}))(?: \(local_rank: \d{1,5}\))?\s{0,8}$"
@@ -212,7 +216,7 @@ class Reader(StateReader):
             return None
         if "^^^" in body and not body.strip(" ^~"):
             return None
-        self._mentions(text)
+        launched = self._mentions(text)
         listed = _FAILED.match(body)
         if listed:
             self._failed[listed.group("key")] = listed.group("value")
@@ -233,12 +237,12 @@ class Reader(StateReader):
             if "Exception ignored" in text:
                 self._tracebacks[name] = False
                 return None
-            return event.id if event is not None else ""
+            return event.id if event is not None else None if launched else ""
         self._take(event, fields, text)
         return None
 
-    def _mentions(self, text: str) -> None:
-        """Note releases and variables that a line mentions."""
+    def _mentions(self, text: str) -> bool:
+        """Note releases and variables that a line mentions; return whether it states what was launched."""
         log = self.log
         if any(mark in text for mark in _RELEASES):
             of_rccl = _RCCL.search(text) is not None
@@ -249,6 +253,7 @@ class Reader(StateReader):
         if "NCCL_" in text and "=" in text:
             pairs = _TYPED_VARIABLE.findall(text[:2000])[:16]
             log.typed.update(pairs[: _TYPED - len(log.typed)])
+        return log.state.launch.line(text)
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""
@@ -267,14 +272,15 @@ class Reader(StateReader):
 
     def _last_error_begins(self, text: str) -> bool:
         """Note that the next line, or the rest of this one, is NCCL's last error."""
-        if "Last error:" not in text:
+        mark = next((mark for mark in _QUOTING if mark in text), None)
+        if mark is None:
             return False
         named = program_events.rank_of(text)
         rank = named if named is not None else self._last_rank if self._last_rank is not None else -1
         if _LAST_ERROR.search(text):
             self._last_error, self._error_lines = rank, _ERROR_LINES
             return True
-        before, _mark, quoted = text.partition("Last error:")
+        before, _mark, quoted = text.rstrip("'. ").partition(mark)
         if nccl_events.classify(quoted.strip())[0].id == "warning":
             return False
         if before.strip():

@@ -56,6 +56,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"mlx5_core (?P<device>\S{4,20}) ?.{0,120}(?:[Ff]atal|[Ee]rror|[Ff]ail|timed? ?out|assert|"
         "health compromised)"),
     ("soft lockup|blocked for more than|hung_task|rcu_sched detected stalls|[Hardware Error]", "kernel", ""),
+    # Of Paddle's launcher.
+    ("LAUNCH INFO|LAUNCH ERROR|LAUNCH WARNING", "launcher", ""),
     ("CrashLoopBackOff|Evicted|Pod |ontainer ", "evicted", r"CrashLoopBackOff|\bEvicted\b|\bPod .{0,80}(?:[Ff]ailed|"
         "deleted|evicted)|[Cc]ontainer .{0,60}(?:died|killed)"),
     ("STEP|JOB", "cancelled", r"(?:STEP|JOB) \S{1,40} ON \S{1,200} CANCELLED AT"),
@@ -159,6 +161,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("endezvous|This thread has been waiting|Termination timeout", "stall", "rendezvous.{0,120}(?:may be stuck|"
         "waiting for all participants)|This thread has been waiting for|threads to join the rendezvous|"
         "Termination timeout for"),
+    ("other ranks that didn't finish", "stall", ""),
     ("tall|issing ranks", "stall", "stall_inspector|[Ss]talled (?:ops|ranks)|[Mm]issing ranks"),
     ("atchdog timeout|Scheduler", "stall",
         r"Watchdog timeout \(self\.watchdog|Scheduler (?:hit|or detokenizer).{0,40}watchdog"),

@@ -19,6 +19,8 @@ from .state import Found, Key, Process, State
 
 # Connections that are counted without parsing, pids of which the host is stored, and groups of events.
 _CACHED, _PIDS, _GROUPS = 20_000, 100_000, 4_096
+# Lines of NCCL of which each names its process, though no row reads it.
+_WHOLE = 1_024
 # Of a line without a head.
 _NOBODY: Key = ("", None, None)
 # Events of which each form of the text is a group.
@@ -134,7 +136,7 @@ class StateReader:
             if key == b"Chan" and self._channel(line, at):
                 self.log.info += 1
                 return
-            if not may_read(key):
+            if not may_read(key) and self.log.info >= _WHOLE:
                 self.log.info += 1
                 self.log.unmatched += 1
                 self._open = None

@@ -92,17 +92,18 @@ def report(result: Result) -> Dict[str, Any]:
 def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
     """Return the facts of a job; what no line of NCCL shows is that of nccl-tests or RAS."""
     proof, reduction = transport(job), collnet(job)
-    world, listed = job.world, log.table.hosts
+    world, listed, launch = job.world, log.table.hosts, log.state.launch
     of_ras = {name: max((int(one[name]) for one in log.ras.groups), default=None) for name in ("size", "nodes")}
     return {
         "name": job.name,
         "processes": len(job.processes),
-        "hosts": job.hosts or listed,
+        "hosts": job.hosts or listed or launch.hosts,
         "nccl": _releases(log, job),
         "nccl_between": _between(log, job),
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
-        "ranks": world.ranks if world is not None else log.table.size or of_ras["size"],
+        "cuda_driver": sorted({"%d.%d" % divmod(one.driver // 10, 100) for one in job.processes if one.driver}),
+        "ranks": world.ranks if world is not None else log.table.size or of_ras["size"] or launch.ranks,
         "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
         "nodes": job.nodes or (len(listed) if log.table.size == len(log.table.ranks) else 0) or of_ras["nodes"],
         "communicators": len(job.communicators),
@@ -248,14 +249,15 @@ def facts_line(log: Log, job: Job) -> str:
     between = "%s or older" % newest if oldest is None else " to ".join(dict.fromkeys([oldest, newest or ""]))
     inferred = "%s (inferred)" % between if newest else "release unknown"
     parts = ["NCCL %s" % (", ".join(_releases(log, job)) or inferred)]
-    ranks = job.world.ranks if job.world is not None else log.table.size
-    here = len(present(job)) if job.world is not None else ranks
+    ranks = job.world.ranks if job.world is not None else log.table.size or log.state.launch.ranks
     if ranks:
+        here = len(present(job)) if job.world is not None else ranks
         parts.append("%d ranks" % ranks if here >= ranks else "%d of %d ranks" % (here, ranks))
     hosts = job.hosts or log.table.hosts
     if job.nodes is not None or hosts:
         count = job.nodes if job.nodes is not None else len(hosts)
-        text = "%d node%s (%s)" % (count, "" if count == 1 else "s", hosts_of(hosts, 3))
+        text = "%d node%s" % (count, "" if count == 1 else "s")
+        text += " (%s)" % hosts_of(hosts, 3) if hosts else ""
         parts.append(text if job.nodes is not None else "at least %s" % text)
     of_plugins = ((name, network.plugins(job).get(name)) for name in job.networks)
     over = ["%s (%s)" % (name, release) if release else name for name, release in of_plugins]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Set, Sized, Tuple
 
+from .launcher import Launch
+
 SOCKETS = "Socket"
 # Processes, communicators and distinct values of one kind that are stored; more are counted.
 PROCESSES, COMMUNICATORS, KINDS = 50_000, 20_000, 256
@@ -208,13 +210,17 @@ class Process:
 
 
 class State:
-    """All processes and communicators of a log. ``fold`` takes a fact of a process in."""
+    """All processes and communicators of a log. ``fold`` takes a fact of a process in.
+
+    launch: what launchers and programs state of ranks, nodes and hosts.
+    """
 
     def __init__(self) -> None:
         self.processes: Dict[Key, Process] = {}
         self.communicators: Dict[str, Communicator] = {}
         self.left_out: Dict[str, int] = {}
         self.versions: Set[str] = set()
+        self.launch = Launch()
         # communicator, operation count -> rank -> (function, count, datatype)
         self.operations: Dict[Tuple[str, str], Dict[int, Tuple[str, int, int]]] = {}
         self.stuck_operations: Set[Tuple[str, int]] = set()

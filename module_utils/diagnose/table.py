@@ -77,6 +77,7 @@ class Program:
     """Output of one program of nccl-tests. wrong: values; None where none were checked.
 
     bounds: what its end reports of them.   below: it is below NCCL_TESTS_MIN_BW.   lists: of ranks that it began with.
+    apart: they name several hosts for one rank.
     """
 
     ranks: Dict[int, Rank] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class Program:
     average: Optional[float] = None
     below: bool = False
     lists: int = 0
+    apart: bool = False
 
     @property
     def done(self) -> bool:
@@ -143,7 +145,8 @@ class Table:
             program.lists += first == 0
             for number in range(first, min(int(found.get("last", first)), first + 1024) + 1):
                 if len(program.ranks) < RANKS:
-                    program.ranks.setdefault(number, rank)
+                    first_named = program.ranks.setdefault(number, rank)
+                    program.apart = program.apart or first_named.host != rank.host
         elif "wrong" in found:
             self.current.bounds = "%s %s" % (found["wrong"], found["verdict"] or "")
         elif "busbw" in found:
@@ -206,10 +209,10 @@ BUSBW = Check(
 "Does the bandwidth in the table of nccl-tests rise with the size, and stay there"
 
 
-def failures(table: Table) -> List[Finding]:
-    """Return a finding on wrong values, or on programs that ran without MPI."""
-    if any(map(_is_apart, table.programs)):
-        have = "several processes of nccl-tests each ran as a job of one rank (busbw 0): no GPU waits for another"
+def failures(table: Table, launched: int) -> List[Finding]:
+    """Return a finding on wrong values, or on programs that ran without MPI. launched: processes, 0: not known."""
+    if any(_is_apart(program, launched) for program in table.programs):
+        have = "several processes of nccl-tests each ran as a separate job: no GPU waits for one of another process"
         why = "nccl-tests built without MPI ignores the launcher: each process is rank 0 of a separate job"
         fix = "build nccl-tests with MPI=1 MPI_HOME=DIRECTORY, and start it with its mpirun, or srun --mpi=pmix"
         return [BUSBW.judge("nccl-tests", "drift", "one job", have, "", fix, why=why, severity="critical")]
@@ -221,11 +224,12 @@ def failures(table: Table) -> List[Finding]:
     return [wrong] if table.failed or table.wrong else []
 
 
-def _is_apart(program: Program) -> bool:
-    """Return whether the output is that of several processes that each ran as a job of one rank (no MPI)."""
+def _is_apart(program: Program, launched: int) -> bool:
+    """Return whether the output is that of several processes that each ran as a separate job (no MPI)."""
     sizes = [row.size for row in program.rows]
     several = program.lists > 1 or (len(sizes) > _ROWS and sizes != sorted(sizes))
-    return several and not any(map(_busbw, program.rows)) and not set(program.ranks) - {0}
+    alone = several and not any(map(_busbw, program.rows)) and not set(program.ranks) - {0}
+    return alone or (program.apart and launched > 1)
 
 
 def judge(table: Table) -> List[Finding]:
