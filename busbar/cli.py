@@ -186,8 +186,6 @@ def _diagnose(command: _Parser) -> None:
     text = "log, plain or compressed (gzip, bzip2, xz); - is standard input"
     command.add_argument("logs", nargs="*", metavar="LOG", help=text)
     command.add_argument("--json", action="store_true", help="print findings and transports as JSON")
-    text = "training log with step times and, optionally, GPU utilisation"
-    command.add_argument("--training", metavar="FILE", help=text)
     command.add_argument("--all", dest="everything", action="store_true", help="print all findings, quotes and facts")
     text = "directory of PyTorch's flight recorder dumps, instead of logs"
     command.add_argument("--recorder", metavar="DIR", help=text)
@@ -195,9 +193,7 @@ def _diagnose(command: _Parser) -> None:
     command.add_argument("--inspector", metavar="DIR", help=text)
     text = "directory of `busbar watch` of a node of the job: Xids and link flaps while the job ran"
     command.add_argument("--watch", metavar="DIR", help=text)
-    command.set_defaults(
-        run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder, a.inspector, a.watch)
-    )
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.everything, a.recorder, a.inspector, a.watch))
 
 
 def _fill_from(module: str, name: str = "add") -> Fill:

@@ -24,7 +24,6 @@ from typing import IO
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import training as training_log
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.lines import clock, same_day
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
@@ -57,7 +56,6 @@ _NOT_READ = {
 def run(
     paths: Sequence[str],
     as_json: bool,
-    training: str | None = None,
     everything: bool = False,
     dumps: str | None = None,
     records: str | None = None,
@@ -65,12 +63,11 @@ def run(
 ) -> int:
     """Read logs of one job, or of several ("-": standard input), and print the diagnosis. Return the exit code.
 
-    training: path of a training log with step times and, where it has it, GPU utilisation.   everything: --all.
-    dumps, records: directory of flight recorder dumps, or of Inspector's records, in place of logs.
-    watch: directory with what ``busbar watch`` has stored on a node of the job.
+    everything: --all.   dumps, records: directory of flight recorder dumps, or of Inspector's records, in place of
+    logs.   watch: directory with what ``busbar watch`` has stored on a node of the job.
     """
     given = [value for value in (dumps, records, paths or None) if value is not None]
-    if len(given) != 1 or ((training is not None or watch is not None) and not paths):
+    if len(given) != 1 or (watch is not None and not paths):
         return complain("diagnose", "name logs, or --recorder or --inspector and a directory without other options")
     if dumps is not None:
         return job_files.run(recorder.report, dumps, as_json, everything)
@@ -95,12 +92,11 @@ def run(
     if statuses:
         of_lines = result.findings if log.lines else []
         result = replace(result, findings=worst_first([*of_lines, *_judge_statuses(statuses)]))
-    for file, judge_more in ((training, partial(_training, result.findings)), (watch, partial(_node_events, times))):
-        try:
-            more = judge_more(file) if file is not None else []
-            result = replace(result, findings=worst_first([*result.findings, *more])) if more else result
-        except ReadError as error:
-            codes.append(complain("diagnose", error, UNKNOWN))
+    try:
+        more = _node_events(times, watch) if watch is not None else []
+        result = replace(result, findings=worst_first([*result.findings, *more])) if more else result
+    except ReadError as error:
+        codes.append(complain("diagnose", error, UNKNOWN))
     show = render if everything else screenful
     print(json.dumps(report(result), indent=1) if as_json else show(result, terminal.WIDTH))
     if result.unsupported or not (statuses or log.info or log.warnings or log.groups):
@@ -127,11 +123,6 @@ def _read(name: str, path: str, reader: Reader, statuses: dict[str, RasStatus], 
                 lines = block.decode("utf-8", "replace").splitlines()
                 found = {clock(line) for line in [*lines[:_TIMED], *lines[-_TIMED:]]}
                 times.update(same_day(stamp) for stamp in found if stamp)
-
-
-def _training(network: Sequence[Finding], path: str) -> list[Finding]:
-    """Judge a training log. network: findings on NCCL's log. Raises ReadError."""
-    return training_log.judge(_steps(path), network)
 
 
 def _node_events(times: set[str], folder: str) -> list[Finding]:
@@ -188,14 +179,3 @@ def _decoded(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
     decoder = getincrementaldecoder("utf-16")("replace")
     for block in chain([first], blocks):
         yield decoder.decode(block).encode("utf-8", "replace")
-
-
-def _steps(path: str) -> training_log.Training:
-    """Read a training log. Raises ReadError."""
-    training = training_log.Training()
-    rest = b""
-    for block in chain(_blocks(path, path), [b"\n"]):
-        *lines, rest = (rest[:BLOCK] + block).replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            training.line(line[:2000].decode("utf-8", "replace"))
-    return training

@@ -41,7 +41,7 @@ MARKS = tuple(sorted({mark for marks, _pattern in _PATTERNS for mark in marks}))
 
 
 class Launch:
-    """What lines state of a job. A number of which lines state several values is not known."""
+    """Statements of lines on a job. A number of which lines state several values is not known."""
 
     def __init__(self) -> None:
         self._numbers: Dict[str, Set[int]] = {}

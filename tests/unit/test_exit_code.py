@@ -26,7 +26,7 @@ FILES = {
 # Arguments of a command that reaches no node; {} stands for each of FILES and for a file that is missing.
 LINES = [
     *("lint {}", "lint --as sbatch {}", "lint good.conf {}", "lint -v {}"),
-    *("diagnose {}", "diagnose --json {}", "diagnose --all failed.log {}", "diagnose short.log --training {}"),
+    *("diagnose {}", "diagnose --json {}", "diagnose --all failed.log {}"),
     *("benchmark {}", "benchmark {} --against {}", "benchmark object.json --against {}"),
     *("report --history {}", "report --run 7 --history {}"),
     *("certify {}", "certify {} --answers {}", "fabric plan {}", "watch --last --store {}"),

@@ -175,7 +175,7 @@ def test_no_dumps_of_one_job(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [(), ("log", "--recorder", "dir"), ("--recorder", "dir", "--training", "log")])
+@pytest.mark.parametrize("words", [(), ("log", "--recorder", "dir"), ("--recorder", "dir", "--watch", "log")])
 def test_logs_or_dumps(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", *words]) == 1
     assert "name logs, or --recorder or --inspector and a directory" in capsys.readouterr().err

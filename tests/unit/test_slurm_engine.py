@@ -232,7 +232,8 @@ def test_a_step_that_is_over_is_ended_and_its_job_cancelled_by_name(tmp_path: Pa
     given = (programs, ["srun"], "job-1", tmp_path / "script")
     assert not slurm_step.run(*given, 600, heard.append, said.append, lambda: bool(said))
     assert (b"".join(heard), said) == (b"the script\n", [b"mine"])
-    assert set((tmp_path / "cancelled").read_text().splitlines()) == {"--quiet --name=job-1"}
+    cancelled = {"--quiet --signal=KILL --name=job-1", "--quiet --name=job-1"}
+    assert set((tmp_path / "cancelled").read_text().splitlines()) == cancelled
     (tmp_path / "cancelled").unlink()
     assert slurm_step.run(*given, 0.2, heard.append, said.append, lambda: False)
     assert (tmp_path / "cancelled").exists()
