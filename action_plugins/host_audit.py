@@ -246,11 +246,8 @@ def gate_texts(variables: PlainView, templar: Templar, arguments: PlainView) -> 
 def _gate_texts(arguments: PlainView, known: Plain, templar: Templar, node: str) -> dict[str, str]:
     steps = [step for role in gate_files.ROLES for step in _role_steps(role, known, templar)]
     intent_text = gate_files.intent(arguments, steps, node)
-    return gate_files.texts(_gate_program(), intent_text, arguments["stages"], arguments["nhc"])
-
-
-def _gate_program() -> str:
-    return cached(constants.DEFAULT_LOCAL_TMP, "gate program", gate_files.program)
+    program = cached(constants.DEFAULT_LOCAL_TMP, "gate program", gate_files.program)
+    return gate_files.texts(program, intent_text, arguments["stages"], arguments["nhc"])
 
 
 def python_of(variables: PlainView, templar: Templar) -> str:

@@ -19,7 +19,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from .host import ReadError
 from .orphans import below, environment, has_children, prctl, processes, send, set_subreaper
 
-# Variable that is 1 for a process that ends by itself after us, because it has to clean up.
+# Variable that is 1 for a process that ends after us, once it has cleaned up.
 ENDS_ITSELF = "BUSBAR_ENDS_ITSELF"
 _PR_SET_PDEATHSIG = 1
 _POLL = 0.05

@@ -229,7 +229,7 @@ _ROWS: Tuple[Row, ...] = (
         r"(?:\[\d{1,4}\])? / HCA (?P<hca>\w{1,20})|GPU/(?P<gpu29>\S{1,40}) \(rank \d{1,8}\) - NET/(?P<net29>\S{1,40})) "
         r"\(distance <distance:3> [<>]=? <level:3>\)"),
     Row("NET/", "gdr_device", _gdr_device, r"NET/(?P<net>(?!Socket\b)[^:]{1,40}?) ?: GPU Direct RDMA (?:\([\w "
-        r"-]{1,20}\) )?(?P<on>[Ee]nabled|[Dd]isabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'(?: \((?P<why>no module))"
+        r"-]{1,20}\) )?(?P<on>[Ee]nabled|[Dd]isabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'?(?: \((?P<why>no module))"
         "?"),
     Row("NET/", "gdr_plugin", _gdr_plugin, r"NET/OFI (?P<why>[^\n]{0,200}(?:disabling GDR|GDR disabled|does not "
         r"support GPUDirect|GDR (?:is )?not supported)[^\n]{0,100})"),

@@ -10,31 +10,31 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional, Set, Tuple
 
-# Marks, one of which a line has to contain, and patterns. ranks, nodes: of the job.   each: ranks of a node.
+# Marks, one of which a line has to contain, and patterns. ranks, nodes: of the job.   each: ranks of a node.   gpus: of
+# each process of nccl-tests.
+_MPI, _SLURM = r"\b(?:mpirun|mpiexec|prterun)\b.{0,1500}? ", r"\b(?:srun|SBATCH|salloc)\b.{0,999}? "
 _ROWS: Tuple[Tuple[str, str], ...] = (
-    ("mpirun|mpiexec|prterun", r"\b(?:mpirun|mpiexec|prterun)\b.{0,1500}? -{1,2}(?:np?|c)[= ](?P<ranks>\d{1,6})\b"),
+    ("mpirun|mpiexec|prterun|-np ", "(?:" + _MPI + r"-{1,2}(?:np?|c)|^\s*-{1,2}np)[= ](?P<ranks>\d{1,6})\b"),
     (
-        "mpirun|mpiexec|prterun",
-        r"\b(?:mpirun|mpiexec|prterun)\b.{0,1500}? -{1,2}(?:H|host)[= ](?P<hosts>[\w.:,-]{1,999})",
+        "mpirun|mpiexec|-H |--host",
+        "(?:" + _MPI + r"|^\s*(?:-np \d{1,6} +)?)-{1,2}(?:H|host)[= ](?P<hosts>[\w.:,-]{1,999})",
     ),
-    ("srun|SBATCH|salloc", r"\b(?:srun|SBATCH|salloc)\b.{0,999}? (?:-N ?|--nodes[= ])(?P<nodes>\d{1,6})\b"),
-    ("srun|SBATCH|salloc", r"\b(?:srun|SBATCH|salloc)\b.{0,999}? (?:-n ?|--ntasks[= ])(?P<ranks>\d{1,6})\b"),
-    ("srun|SBATCH|salloc", r"\b(?:srun|SBATCH|salloc)\b.{0,999}? --ntasks-per-node[= ](?P<each>\d{1,4})\b"),
+    ("_perf ", r"_perf .{0,600}?-g (?P<gpus>[1-9]\d?)\b"),
+    ("srun|SBATCH|salloc", _SLURM + r"(?:-N ?|--nodes[= ])(?P<nodes>\d{1,6})\b"),
+    ("srun|SBATCH|salloc", _SLURM + r"(?:-n ?|--ntasks[= ])(?P<ranks>\d{1,6})\b"),
+    ("srun|SBATCH|salloc", _SLURM + r"--ntasks-per-node[= ](?P<each>\d{1,4})\b"),
     ("nnodes|num_nodes|num_machines", r"--(?:nnodes|num_nodes|num_machines)[= ](?P<nodes>\d{1,6})\b"),
     ("nproc|num_gpus", r"--(?:nproc[-_]per[-_]node|num_gpus)[= ](?P<each>\d{1,4})\b"),
     ("num_processes", r"--num_processes[= ](?P<ranks>\d{1,6})\b"),
     ("nodes", r"\b(?:max_nodes|nnodes)\s{0,12}: (?P<nodes>\d{1,6})$"),
-    ("Num processes", r"\bNum processes: (?P<ranks>\d{1,6})$"),
     ("nproc_per_node", r"\bnproc_per_node\s{0,12}: (?P<each>\d{1,4})$"),
-    ("num_local_procs", r"\bnnodes=(?P<nodes>\d{1,6}), num_local_procs=(?P<each>\d{1,4})\b"),
-    ("node_rank", r"\bnnodes=(?P<nodes>\d{1,6}), node_rank="),
+    ("nnodes=", r"\bnnodes=(?P<nodes>\d{1,6}), (?:num_local_procs=(?P<each>\d{1,4})\b|node_rank=)"),
     ("following workers", r"on the following workers: (?P<hosts>[\w.,-]{1,999})"),
     ("dist_world_size", r"\bdist_world_size=(?P<ranks>\d{1,6})\b"),
     ("world", r"(?<![\w.-])(?<!parallel )(?<!group )world[ _]size['\"]?\s?[:=]{1,2}\s?(?P<ranks>\d{1,6})\b(?![.%])"),
     ("WORLD_SIZE", r"(?<![\w.-])WORLD_SIZE['\"]?\s?[:=]\s?['\"]?(?P<ranks>\d{1,6})\b"),
     ("NNODES", r"(?<![\w.-])N?NODES['\"]?\s?[:=]\s?['\"]?(?P<nodes>\d{1,6})\b"),
-    ("tarting with", r"[Ss]tarting with (?P<ranks>\d{1,6}) processes\b"),
-    ("MEMBER: ", r"MEMBER: \d{1,6}/(?P<ranks>\d{1,6})\b"),
+    ("MEMBER: |Num processes: ", r"\b(?:MEMBER: \d{1,6}/|Num processes: )(?P<ranks>\d{1,6})$"),
 )
 _PATTERNS = [(tuple(marks.split("|")), re.compile(pattern)) for marks, pattern in _ROWS]
 MARKS = tuple(sorted({mark for marks, _pattern in _PATTERNS for mark in marks}))
@@ -56,7 +56,7 @@ class Launch:
             for name, value in match.groupdict().items() if match is not None else ():
                 if name == "hosts":
                     self.hosts = self.hosts or [host.partition(":")[0] for host in value.split(",") if host][:1024]
-                elif int(value):
+                elif int(value or 0):
                     self._numbers.setdefault(name, set()).add(int(value))
         return found
 
@@ -71,4 +71,5 @@ class Launch:
     @property
     def ranks(self) -> Optional[int]:
         nodes, each = self.nodes, self.number("each")
-        return self.number("ranks") or (nodes * each if nodes and each else None)
+        processes = self.number("ranks") or (nodes * each if nodes and each else 0)
+        return processes * (self.number("gpus") or 1) or None

@@ -56,7 +56,7 @@ _STAMP = re.compile(
     r"^(?:(?:\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? (?:- |(?:std(?:out|err) )?[FP] )?|"
     r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} )(?:[\w.-]{1,120} [\w./-]{1,60}\[\d{1,10}\]: )?){1,2}"
 )
-# Ray appends this to one of several lines that are alike.
+# Ray appends this to one of several similar lines.
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\](?: \(Ray deduplicates logs [^\n]*)?")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,12}[A-Za-z]")
 _QUOTE = re.compile(r"^(?:> ?){1,4}|^\s{0,4}`{1,3}|`{1,3}\s*$")

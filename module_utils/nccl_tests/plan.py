@@ -166,7 +166,7 @@ def read(host: Host, want: Want) -> Have:
         nccl=part("nccl", lambda: toolchain.read_nccl(host, want.libraries)),
         mpi=None if want.mpi == "off" else part("mpi", lambda: toolchain.read_mpi(host, want.mpi_home)),
         arch=part("arch", lambda: toolchain.parse_capabilities(host.query(toolchain.QUERY)), query),
-        archive=part("source", lambda: _read_archive(host, want.tarball)),
+        archive=part("source", lambda: programs.sha256(host.system(want.tarball)) if want.tarball else None),
         missing_tools=toolchain.missing_tools(host, ("make", "g++") if want.tarball else ("make", "g++", "git")),
         problems=problems,
     )
@@ -207,10 +207,6 @@ def _read_marker(host: Host, path: str) -> Tuple[Optional[Marker], str]:
         return None, "the marker %s" % error.problem.message
     except ParseError as error:
         return None, "the marker %s" % error
-
-
-def _read_archive(host: Host, path: str) -> Optional[str]:
-    return programs.sha256(host.system(path)) if path else None
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------

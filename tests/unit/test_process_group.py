@@ -80,7 +80,6 @@ def survivors(mark: Path) -> list[int]:
 
 
 def test_what_ends_by_itself_is_spared_beside_others(tmp_path: Path) -> None:
-    # Ended here, which Popen does not know.
     environments = (marks(tmp_path) | {process_group.ENDS_ITSELF: value} for value in "10")
     own, other = (subprocess.Popen(["sleep", "60"], env=environment).pid for environment in environments)
     assert process_group.end_all(0.3, process_group.ENDS_ITSELF) == ()

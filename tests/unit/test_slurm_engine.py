@@ -221,19 +221,3 @@ def test_nothing_of_the_users_environment_reaches_a_node(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, "1")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     assert set(slurm_step.environment()) == {"PATH", "LC_ALL", "SLURM_ACCOUNT"}
-
-
-def test_a_step_that_is_over_is_ended_and_its_job_cancelled_by_name(tmp_path: Path) -> None:
-    (tmp_path / "script").write_text("the script\n")
-    tool(tmp_path, "scancel", f'echo "$@" >>{tmp_path}/cancelled')
-    tool(tmp_path, "srun", "cat; echo mine >&2; exec sleep 600")
-    heard, said = list[bytes](), list[bytes]()
-    programs = {name: str(tmp_path / name) for name in ("srun", "scancel")}
-    given = (programs, ["srun"], "job-1", tmp_path / "script")
-    assert not slurm_step.run(*given, 600, heard.append, said.append, lambda: bool(said))
-    assert (b"".join(heard), said) == (b"the script\n", [b"mine"])
-    cancelled = {"--quiet --signal=KILL --name=job-1", "--quiet --name=job-1"}
-    assert set((tmp_path / "cancelled").read_text().splitlines()) == cancelled
-    (tmp_path / "cancelled").unlink()
-    assert slurm_step.run(*given, 0.2, heard.append, said.append, lambda: False)
-    assert (tmp_path / "cancelled").exists()
