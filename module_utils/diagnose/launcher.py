@@ -34,7 +34,7 @@ _ROWS: Tuple[Tuple[str, str], ...] = (
     ("world", r"(?<![\w.-])(?<!parallel )(?<!group )world[ _]size['\"]?\s?[:=]{1,2}\s?(?P<ranks>\d{1,6})\b(?![.%])"),
     ("WORLD_SIZE", r"(?<![\w.-])WORLD_SIZE['\"]?\s?[:=]\s?['\"]?(?P<ranks>\d{1,6})\b"),
     ("NNODES", r"(?<![\w.-])N?NODES['\"]?\s?[:=]\s?['\"]?(?P<nodes>\d{1,6})\b"),
-    ("MEMBER: |Num processes: ", r"\b(?:MEMBER: \d{1,6}/|Num processes: )(?P<ranks>\d{1,6})$"),
+    ("MEMBER: |Num processes: |MPI size: ", r"\b(?:MEMBER: \d{1,6}/|Num processes: |MPI size: )(?P<ranks>\d{1,6})\b"),
 )
 _PATTERNS = [(tuple(marks.split("|")), re.compile(pattern)) for marks, pattern in _ROWS]
 MARKS = tuple(sorted({mark for marks, _pattern in _PATTERNS for mark in marks}))

@@ -33,6 +33,7 @@ _HEADLESS = ("NCCL INFO ", "NCCL WARN ")
 # Before NCCL's last error, as PyTorch and XLA quote it.
 _QUOTING = ("Last error:", "log entry (may be unrelated) '")
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
+_CUDA = re.compile(r"NCCL version 2\.[\d.]{3,8}\+cuda(\d{1,2}\.\d{1,2})")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
 _LIBRARY = re.compile(r"\b(?:libnccl\.so\.|nccl(?:-cu\d\d)?==)(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
 _RELEASES = ("CCL version", "libnccl", "nccl==", "nccl-cu", "nccl_version", "ROCm version", "HIP version")
@@ -46,7 +47,7 @@ _BARE = re.compile(
 _MORE_HCAS = re.compile(
     r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
 )
-# Advice to set a variable sets none.
+# Advice to set a variable, and a comment, set none.
 _TYPED_VARIABLE = re.compile(
     r"(?:^|(?<!with)(?<![Ss]et)(?<!use)(?<!using)(?<!setting)(?<!try)[\s$>+,=])"
     r"(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=((?:(?!,[A-Z_]{3,60}=)[^\s;'\"]){1,200})"
@@ -250,7 +251,8 @@ class Reader(StateReader):
             found = (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))
             room = 64 - len(log.state.versions)
             log.state.versions.update(found[: 0 if of_rccl else min(room, 8)])
-        if "NCCL_" in text and "=" in text:
+            log.state.cudas.update(_CUDA.findall(text)[: 64 - len(log.state.cudas)])
+        if "NCCL_" in text and "=" in text and text.lstrip()[:1] != "#":
             pairs = _TYPED_VARIABLE.findall(text[:2000])[:16]
             log.typed.update(pairs[: _TYPED - len(log.typed)])
         return log.state.launch.line(text)

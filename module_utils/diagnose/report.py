@@ -101,7 +101,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "nccl": _releases(log, job),
         "nccl_between": _between(log, job),
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
-        "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
+        "cuda": sorted({process.cuda for process in job.processes if process.cuda} or log.state.cudas),
         "cuda_driver": sorted({"%d.%d" % divmod(one.driver // 10, 100) for one in job.processes if one.driver}),
         "ranks": world.ranks if world is not None else log.table.size or of_ras["size"] or launch.ranks,
         "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,

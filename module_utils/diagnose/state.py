@@ -220,6 +220,7 @@ class State:
         self.communicators: Dict[str, Communicator] = {}
         self.left_out: Dict[str, int] = {}
         self.versions: Set[str] = set()
+        self.cudas: Set[str] = set()
         self.launch = Launch()
         # communicator, operation count -> rank -> (function, count, datatype)
         self.operations: Dict[Tuple[str, str], Dict[int, Tuple[str, int, int]]] = {}

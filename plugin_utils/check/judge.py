@@ -63,7 +63,7 @@ class Verdict:
     @property
     def code(self) -> int:
         """Return the exit code: a minor finding alone is good."""
-        if any(_is_fault(row.finding) for row in self.rows):
+        if any(row.finding.severity != "minor" and not _is_unknown(row.finding) for row in self.rows):
             return exit_code.FINDINGS
         whole = self.assumed is not None and not self.assumed.undecided
         unknown = any(_is_unknown(row.finding) for row in self.rows)
@@ -72,10 +72,6 @@ class Verdict:
 
 def _is_unknown(finding: Finding) -> bool:
     return finding.state == "unknown" and finding.check not in classes.BROKEN
-
-
-def _is_fault(finding: Finding) -> bool:
-    return finding.severity != "minor" and not _is_unknown(finding)
 
 
 def unreachable(host: str, message: object) -> Verdict:
