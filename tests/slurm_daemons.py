@@ -123,7 +123,7 @@ class Slurm:
         """As a node that loses its power: slurmd, and what it has started."""
         daemon = self.daemons.pop(f"slurmd -D -N {node}")
         daemon.kill()
-        daemon.wait(30)
+        daemon.wait(600)
 
     def revive_node(self, node: str) -> None:
         """Slurm waits a minute for a word about the jobs of a node that comes back, and for none of one set down."""
@@ -151,7 +151,7 @@ class Slurm:
     def _stop(self, name: str) -> None:
         daemon = self.daemons.pop(name)
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(600)
 
     def node(self, name: str = "node01") -> str:
         """What Slurm says of a node: ``IDLE``, ``IDLE+DRAIN the reason``."""

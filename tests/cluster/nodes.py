@@ -204,7 +204,7 @@ class Cluster:
         for init in self.inits:
             # With unshare goes its child, the first process of the node (--kill-child), and with that all others.
             init.kill()
-            init.wait(60)
+            init.wait(600)
 
     def _files(self, count: int) -> None:
         for folder in ("etc/ssh", "etc/slurm", "etc/openmpi"):

@@ -39,7 +39,7 @@ TOOLS = ("ibnetdiscover", "iblinkinfo", "ibqueryerrors", "perfquery", "saquery",
 CONF = "force_log_flush TRUE\nsminfo_polling_timeout 300\npolling_retry_number 2\n"
 PROMPT = b"sim> "
 # A wait for the slowest machine, in seconds.
-PATIENCE = 60.0
+PATIENCE = 300.0
 WRAPPER = """\
 #!/bin/sh
 # The real tool on the simulated HCA that -C names; without, on the first.
@@ -118,13 +118,13 @@ class Manager:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(600)
 
     def stop(self) -> None:
         """An end that tells the others, within seconds."""
         self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -250,8 +250,8 @@ class Plane:
 
         A question that is lost while both start is waited for for ever, since ibsim knows no timeouts: then both anew.
         """
-        for _ in range(6):
-            deadline = time.monotonic() + PATIENCE / 6
+        for _ in range(15):
+            deadline = time.monotonic() + PATIENCE / 15
             while time.monotonic() < deadline:
                 if sorted(self.states().values()) == ["2", "3"]:
                     self.settle()
@@ -283,7 +283,7 @@ class Plane:
             manager.kill()
         self.managers = []
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(600)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()

@@ -101,7 +101,7 @@ class Site:
         if dice.random() < 0.5:
             os.killpg(run.pid, signal.SIGKILL)
         run.kill()
-        run.wait(60)
+        run.wait(600)
 
     def records(self) -> list[Path]:
         return sorted((self.top / "results" / "fabric").glob("2*"))

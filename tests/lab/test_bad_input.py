@@ -249,9 +249,9 @@ TOOLS = {
     "endless stderr": "yes >&2",
     "escapes": "printf '\\033]0;owned\\007\\033[2J%s\\n'",
     "not text": "printf '\\377\\376\\200\\n'",
-    "sleeps": "sleep 30",
-    "closes and sleeps": "exec >&- 2>&-; sleep 30",
-    "child keeps stdout": "sleep 30 & echo done",
+    "sleeps": "sleep 3000",
+    "closes and sleeps": "exec >&- 2>&-; sleep 3000",
+    "child keeps stdout": "sleep 3000 & echo done",
     "child in a session of its own": "setsid sleep 5 & echo done",
     "asks": "printf 'Continue? [y/N] '; read answer; echo \"$answer\"",
     "ignores signals": "trap '' TERM INT HUP; while :; do :; done",
@@ -268,8 +268,8 @@ def test_a_misbehaving_nvidia_smi_costs_what_only_it_knows_and_no_more(
     started = time.monotonic()
     with damaged(tool, _text(f"#!/bin/sh\n{TOOLS[behaviour]}\n".encode())):
         tool.chmod(0o755)
-        answer = on_node("topology_info", "node01", tool_timeout=1)
-    assert time.monotonic() - started < 30  # not for ever
+        answer = on_node("topology_info", "node01", tool_timeout=5)
+    assert time.monotonic() - started < 600  # not for ever
     assert "failed" not in answer
     assert {finding["check"] for finding in answer["findings"]} == {
         "platform.gpu_tool",

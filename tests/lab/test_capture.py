@@ -40,7 +40,7 @@ LAB = {**store.STANDARD, "node03": hgx_b200, "vm01": h200_vm}
 def capture(lab: Path, run_module: Callable[..., dict[str, Any]]) -> Capture:
     def ask(node: str) -> list[str]:
         roots = {"hardware_root": str(lab / node / "hw"), "system_root": str(lab / node / "sys")}
-        doubts: list[str] = run_module("topology_info", draft=True, tool_timeout=2, **roots)["doubts"]
+        doubts: list[str] = run_module("topology_info", draft=True, tool_timeout=10, **roots)["doubts"]
         return doubts
 
     return ask

